@@ -1,0 +1,27 @@
+# Two commands for a new user: `make demo` and `make test`. Each builds .venv first, pinned by constraints.txt.
+PYTHON ?= python3
+BENCH = .venv/bin/bench
+
+.PHONY: demo test lint benchmarks clean
+
+demo: .venv/installed
+	$(BENCH) demo
+
+test: .venv/installed
+	.venv/bin/python -m pytest -q -n 2
+
+lint: .venv/installed
+	.venv/bin/ruff check . && .venv/bin/ruff format --check .
+
+benchmarks: .venv/installed
+	for script in benchmarks/*.py; do .venv/bin/python $$script || exit 1; done
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "ringbench needs Python 3.11 or newer, found $$($(PYTHON) --version 2>&1); choose one with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .cache build dist

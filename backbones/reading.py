@@ -1,0 +1,115 @@
+"""Any checkpoint file → a tree of CPU tensors, without running anything the file says.
+
+A safetensors file is mapped as it is. Everything else is read by a sandbox (backbones.sandbox): a process with limited memory
+and time that knows neither torch nor the classes a pickle names, and that answers with a safetensors file.
+"""
+
+import base64
+import json
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from backbones import foreign, sandbox
+from ringbench import places
+from ringbench.files import sha256_file
+
+
+@dataclass(frozen=True, eq=False)
+class Stub:
+    """Stands where the file names a class or function that was not allowed to be itself: the global's `name`, and what the
+    file fed to it, as plain data: any of `args`, `items`, `entries` and `state`."""
+
+    name: str
+    content: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """A checkpoint.
+
+    `tree`       dicts, lists, tuples, frozensets, CPU tensors (numpy arrays too), numbers, strings, bytes, None and Stubs.
+                 Dtypes, strides and shared storages are as in the file; a pickled module is the dict of its parameters,
+                 buffers and submodules; dtypes and devices are strings.
+    `container`  zip pickle, legacy pickle, plain pickle, torchscript, npz or safetensors
+    `stubs`      the globals that were replaced by Stubs
+    """
+
+    tree: Any
+    container: str
+    stubs: list[str]
+    file_sha256: str
+
+
+def read(path: Path) -> Document:
+    """Read a checkpoint of any container, told by its content and never by its name.
+
+    Raises:
+        RingbenchError: what the file really is, and what to do.
+    """
+    if reason := foreign.unusable(path):
+        raise sandbox.failure(path, reason)
+    with path.open("rb") as file:
+        head = file.read(512)
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 8))
+        tail = file.read(8)
+    with ThreadPoolExecutor(1) as pool:
+        digest = pool.submit(sha256_file, path)
+        if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 100 << 20:  # safetensors: header length, JSON header
+            tree, container, stubs = _mapped(path), "safetensors", []
+        elif reason := foreign.unlike_a_checkpoint(path.name, head, tail):
+            raise sandbox.failure(path, reason)
+        else:
+            tree, container, stubs = _sandboxed(path)
+        return Document(tree, container, stubs, digest.result())
+
+
+def _mapped(path: Path) -> dict[str, Tensor]:
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise sandbox.failure(path, f"is a broken safetensors file ({error}): download it again") from None
+    if not tensors:
+        raise sandbox.failure(path, "holds no tensors: give the file with the weights")
+    return tensors
+
+
+def _sandboxed(path: Path) -> tuple[Any, str, list[str]]:
+    places.cache().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=places.cache(), prefix="reading-", ignore_cleanup_errors=True) as folder:
+        answer = Path(folder, "answer.safetensors")
+        sandbox.convert(path, answer)
+        storages = load_file(answer)  # mapped: the tensors outlive the file's name
+    root = json.loads(storages.pop("tree").numpy().tobytes())
+    return _tree(root["tree"], storages), root["container"], root["stubs"]
+
+
+def _tree(node: Any, storages: dict[str, Tensor]) -> Any:
+    """The inverse of backbones.skeleton."""
+    if not isinstance(node, list):
+        return node
+    kind, *items = node
+    match kind:
+        case "tensor":
+            storage, dtype, offset, shape, stride = items
+            return storages[str(storage)].view(getattr(torch, dtype)).as_strided(shape, stride, offset)
+        case "dict":
+            return {_tree(key, storages): _tree(value, storages) for key, value in items}
+        case "bytes":
+            return base64.b64decode(items[0])
+        case "complex":
+            return complex(*items)
+        case "stub":
+            return Stub(items[0], {part: _tree(value, storages) for part, value in items[1].items()})
+    return {"list": list, "tuple": tuple, "set": frozenset}[kind](_tree(item, storages) for item in items)

@@ -1,0 +1,132 @@
+"""`bench register`: a checkpoint gets a name in the user's registry, once it has been read whole.
+
+The entry is spliced into the text, so that every byte a person wrote stays: a YAML round trip would indent anew and leave the
+comment above the next section above the new entry instead.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from backbones.spec import BackboneSpec
+from bench import registry, yaml_lines
+from ringbench import files, places
+from ringbench.errors import RingbenchError, UsageError
+
+HEADER = "# Entries of your own, beside those that come with ringbench; `bench validate` checks them.\n"
+PATIENCE_S = 60
+
+
+def register(
+    extra: Path | None,
+    name: str,
+    checkpoint: Path,
+    arch: str | None = None,
+    format: str = "auto",
+    checkpoint_key: str | None = None,
+    pipeline: str | None = None,
+    aliases: list[str] | None = None,
+) -> None:
+    """Read the checkpoint, write it to the registry `extra` (default: the overlay in use) and say what was written.
+
+    Raises UsageError for a taken name and whatever `backbones.loading.load` refuses; nothing is written then.
+    """
+    from backbones import formats, loading
+
+    path = (extra or registry.overlay() or places.home() / "registry.yaml").resolve()
+    found = loading.inspect(checkpoint, checkpoint_key, format)
+    fields = {
+        "title": name,
+        "aliases": aliases,
+        "arch": arch or found["arch"],
+        "stem": found["stem"],
+        "source": _source(checkpoint, path.parent),
+        "format": found["format"],
+        "checkpoint_key": checkpoint_key,
+        "sha256": files.sha256_file(checkpoint),
+        "pipeline": pipeline or formats.default_pipeline(found["format"]),
+    }
+    fields = {key: value for key, value in fields.items() if value}
+    _, spec = _draft(path, name, fields)
+    certificate = loading.load(spec, seed=0).certificate
+    add_backbone(path, name, fields)
+    origin = "" if pipeline else f" (usual for {spec.format} files; change it there if it was trained with another)"
+    print(f"registered {name} in {path}")
+    print(f"  arch      {spec.arch}, {spec.stem} stem: all {certificate['matched']} tensors found")
+    print(f"  format    {spec.format}")
+    print(f"  pipeline  {spec.pipeline}{origin}")
+    print(f"Try it: bench run --backbone {name} --task digits_knn")
+
+
+def add_backbone(path: Path, name: str, fields: dict[str, Any]) -> BackboneSpec:
+    """Add an entry to the registry file, which is made where there is none. Two processes that add at once both succeed.
+
+    Raises UsageError if the entry is not sound or its name is taken.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(path.with_name(f".{path.name}.lock"), timeout=PATIENCE_S):
+            text, spec = _draft(path, name, fields)
+            files.write_text(path, text)
+    except Timeout:
+        raise RingbenchError(f"{path} has been locked by another process for {PATIENCE_S} s; try again later") from None
+    return spec
+
+
+def _source(checkpoint: Path, folder: Path) -> str:
+    """Relative where the file lies below the registry, so that the two can move together."""
+    checkpoint = checkpoint.absolute()
+    return f"./{checkpoint.relative_to(folder).as_posix()}" if checkpoint.is_relative_to(folder) else str(checkpoint)
+
+
+def _draft(path: Path, name: str, fields: dict[str, Any]) -> tuple[str, BackboneSpec]:
+    """The registry's text with the new entry, checked as a whole, and what the entry means."""
+    exists = path.exists()
+    known = registry.load(path if exists else registry.PACKAGED)
+    if name in known.backbones:
+        raise UsageError(f'the name "{name}" is taken ({known.places[name]}); choose another')
+    old = path.read_bytes().decode() if exists else HEADER
+    new = _splice(old, name, fields)
+    known, problems = registry.check(path, new)
+    if problems:
+        raise UsageError(problems[0].sentence)
+    wanted = yaml_lines.read(old).value or {}
+    wanted["backbones"] = (wanted.get("backbones") or {}) | {name: fields}
+    if yaml_lines.read(new).value != wanted:
+        raise UsageError(
+            f"{path} is laid out in a way `bench register` cannot add to; add this yourself:\n{_block(name, fields)}"
+        )
+    return new, known.backbones[name]
+
+
+def _splice(text: str, name: str, fields: dict[str, Any]) -> str:
+    end_of_line = "\r\n" if "\r\n" in text else "\n"
+    root = yaml.compose(text, Loader=yaml_lines.LOADER)
+    section = next((value for key, value in root.value if key.value == "backbones"), None) if root else None
+    if section is None:
+        at, indent, opening = len(text), 2, "\nbackbones:\n"
+    elif isinstance(section, yaml.MappingNode) and section.value:
+        at, indent, opening = _end(section), section.value[0][0].start_mark.column, "\n"
+    else:  # `backbones:` with nothing in it, or {} or null
+        at, indent, opening = section.start_mark.index, 2, ""
+        text = text[:at] + text[section.end_mark.index :]
+    if at and text[at - 1] != "\n":  # behind whatever else stands in the line
+        at = text.find("\n", at) + 1 or len(text)
+    before, after = text[:at], text[at:]
+    if before and not before.endswith("\n"):
+        before += end_of_line
+    lines = [f"{' ' * indent}{line}" for line in _block(name, fields).splitlines(keepends=True)]
+    return before + (opening + "".join(lines)).replace("\n", end_of_line) + after
+
+
+def _end(node: yaml.Node) -> int:
+    """Where the last character of a block ends; the mark of the block itself lies behind the comments that follow it."""
+    while isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
+        node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
+    return node.end_mark.index
+
+
+def _block(name: str, fields: dict[str, Any]) -> str:
+    return yaml.safe_dump({name: fields}, sort_keys=False, allow_unicode=True, width=float("inf"))

@@ -1,0 +1,92 @@
+"""The result store: one JSON file for each (backbone, task, protocol, seed). Nothing else is state.
+
+RESULTS/<backbone>/<task>/<protocol>.seed<N>.json           a measured number and everything it depends on
+RESULTS/<backbone>/<task>/<protocol>.seed<N>.failed.json    why there is none; gone once a run succeeds
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ringbench import files
+from ringbench.errors import RingbenchError
+
+SCHEMA = 1
+REQUIRED = {"schema", "backbone", "task", "protocol", "seed", "status", "metric", "metrics"}
+Record = dict[str, Any]
+
+
+def path_of(results: Path, backbone: str, task: str, protocol: str, seed: int, *, failed: bool = False) -> Path:
+    return results / backbone / task / f"{protocol}.seed{seed}{'.failed' if failed else ''}.json"
+
+
+def write(results: Path, record: Record) -> Path:
+    """Write a record to its place, atomically. A success takes the place of an earlier failure."""
+    cell = record["backbone"], record["task"], record["protocol"], record["seed"]
+    failure, path = path_of(results, *cell, failed=True), path_of(results, *cell, failed=record["status"] == "failed")
+    files.write_json(path, {"schema": SCHEMA, **record})
+    if path != failure:
+        failure.unlink(missing_ok=True)
+    return path
+
+
+def read(path: Path) -> Record:
+    """Raises RingbenchError if the file is no result of a schema this version knows."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RingbenchError(f"{path} is not a readable result ({error}); move it away and run the cell again") from None
+    if not isinstance(record, dict) or not record.keys() >= REQUIRED:
+        raise RingbenchError(f"{path} is not a result: it lacks {', '.join(sorted(REQUIRED - set(record)))}; move it away")
+    if record["schema"] != SCHEMA:
+        raise RingbenchError(f"{path} has result schema {record['schema']}, this version reads {SCHEMA}; update ringbench")
+    return record
+
+
+def read_all(results: Path) -> list[Record]:
+    """Every record below `results`, in the order of their names, whatever the file system's order."""
+    return [read(path) for path in sorted(results.glob("*/*/*.seed*.json")) if not path.name.startswith(".")]
+
+
+def judge(record: Record, others: Iterable[Record]) -> tuple[str, list[str]]:
+    """(status, reasons): `suspect` where the number says more about a fault than about the encoder, so that it is not ranked.
+
+    Suspect is a probe that did not converge, a score whose interval reaches down to chance, and a score no better than that of
+    a random-initialised network of the same architecture on the same task (CASES C3, P3). `others` are searched for that control.
+    """
+    if record["status"] == "failed":
+        return "failed", record["reasons"]
+    score, reasons = record["metrics"][record["metric"]], []
+    if record["converged"] is False:
+        reasons.append("the probe did not converge")
+    if score["ci_low"] <= record["chance"][record["metric"]]:
+        reasons.append(f"at chance ({record['chance'][record['metric']]:.1f})")
+    for control in others:
+        if is_control_of(control, record):
+            bounds = control["metrics"][record["metric"]]
+            if score["value"] <= bounds["ci_high"]:
+                low, high = bounds["ci_low"], bounds["ci_high"]
+                reasons.append(f"no better than {control['backbone']} seed {control['seed']} ({low:.1f} to {high:.1f})")
+    return ("suspect" if reasons else "ok"), reasons
+
+
+def is_control_of(control: Record, record: Record) -> bool:
+    same = ("task", "protocol", "fingerprint", "split_hash")
+    return (
+        control["status"] != "failed"
+        and control["certificate"]["source"] == "random" != record["certificate"]["source"]
+        and all(control["certificate"][key] == record["certificate"][key] for key in ("arch", "stem"))
+        and all(control[key] == record[key] for key in same)
+    )
+
+
+def reference_delta(record: Record) -> tuple[float | None, bool]:
+    """(score minus the registry's published score, whether it lies outside both intervals) in points (CASES C4)."""
+    reference = record.get("reference")
+    if not reference or reference["metric"] not in record["metrics"]:
+        return None, False
+    score = record["metrics"][reference["metric"]]
+    delta = score["value"] - reference["score"]
+    margin = 2 * (reference["std"] or 0.0) + (score["ci_high"] - score["ci_low"]) / 2
+    return delta, abs(delta) > margin

@@ -1,0 +1,124 @@
+"""ImageSet: the images, labels and splits of one set, whatever it is stored as."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from imagesets import providers, splits
+from imagesets.decode import decode
+from imagesets.providers import missing
+from imagesets.providers.source import Source, no_training_images
+from imagesets.spec import ImagesetSpec
+from ringbench.errors import RingbenchError, Unavailable
+
+__all__ = ["ImageSet", "load", "missing"]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """n labelled images; `load` makes it. The images are the files `root / keys[i]`, or the rows of `images`."""
+
+    spec: ImagesetSpec
+    classes: list[str]
+    labels: np.ndarray  # int64 (n,)
+    groups: np.ndarray | None  # int64 (n,): images with the same number (one track, one person) never cross a cut
+    keys: list[str]  # the stable name of each image: its path below the root, or `train/00012`
+    splits: dict[str, np.ndarray]  # train, val, test: sorted int64 indices, disjoint
+    notes: list[str]  # what a person should know about this set
+    root: Path | None = None
+    images: np.ndarray | None = None  # uint8, n x H x W or n x H x W x 3; read-only
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def trainval(self) -> np.ndarray:
+        return np.union1d(self.splits["train"], self.splits["val"])
+
+    def read(self, i: int) -> np.ndarray:
+        """Image i as uint8 RGB, H x W x 3, in its own size; it may be read-only. Raises BadImage."""
+        return decode(self.root / self.keys[i] if self.images is None else self.images[i])
+
+    @cached_property
+    def split_hash(self) -> str:
+        """sha256 of which image, with which label, is in which split."""
+        return _hash(f"{name}\0{self.keys[i]}\0{self.labels[i]}\n" for name in splits.SPLITS for i in self.splits[name].tolist())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of images and labels in their order: of files the paths below the root and the sizes, of arrays every byte."""
+        if self.images is None:
+            return _hash(
+                f"{key}\0{self._size(key)}\0{label}\n" for key, label in zip(self.keys, self.labels.tolist(), strict=True)
+            )
+        digest = hashlib.sha256(f"{self.images.shape}\n".encode())
+        digest.update(self.images)
+        digest.update(self.labels.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def _size(self, key: str) -> int:
+        path = f"{self.root}/{key}"
+        try:
+            return os.stat(path).st_size  # noqa: PTH116 - a million times
+        except OSError as error:
+            raise Unavailable(f"image set '{self.spec.name}': {path} cannot be read: {error.strerror}") from None
+
+
+def load(spec: ImagesetSpec, data_dir: Path, *, download: bool = False) -> ImageSet:
+    """Find the images of a set and cut the splits it does not bring.
+
+    Raises Unavailable where files are missing, with the place to put them, or where there is nothing to train on;
+    RingbenchError where what is there does not fit: another number of classes, a class without a training image.
+    """
+    provider, root = providers.find(spec.provider), providers.root_of(spec, data_dir)
+    reason = provider.missing(spec, root)
+    if reason and download and hasattr(provider, "download"):
+        provider.download(spec, root)
+        reason = provider.missing(spec, root)
+    if reason:
+        raise Unavailable(reason)
+    source = provider.load(spec, root)
+    _check(spec, source, root)
+    labels = np.asarray(source.labels, np.int64)
+    groups = None if source.groups is None else np.unique(source.groups, return_inverse=True)[1].astype(np.int64)
+    parts = splits.cut(labels, groups, source.official, spec.splits)
+    notes = [*source.notes, *_uncovered(spec, source.classes, labels, parts)]
+    if source.images is not None:
+        source.images.setflags(write=False)
+    return ImageSet(spec, source.classes, labels, groups, source.keys, parts, notes, source.root, source.images)
+
+
+def _check(spec: ImagesetSpec, source: Source, root: Path) -> None:
+    if source.official is not None and "train" not in source.official:
+        raise Unavailable(no_training_images(spec, root))
+    if not source.keys:
+        raise Unavailable(f"image set '{spec.name}' has no images in {root}")
+    if spec.classes not in (None, len(source.classes)):
+        raise RingbenchError(f"image set '{spec.name}' has {len(source.classes)} classes in {root}; {spec.classes} were expected")
+
+
+def _uncovered(spec: ImagesetSpec, classes: list[str], labels: np.ndarray, parts: dict[str, np.ndarray]) -> list[str]:
+    """Notes on classes that validation or test do without. A class without a training image is an error."""
+    notes = []
+    for name, part in parts.items():
+        lacking = [classes[c] for c in np.flatnonzero(np.bincount(labels[part], minlength=len(classes)) == 0)]
+        if lacking and name == "train":
+            raise RingbenchError(
+                f"image set '{spec.name}' has no training image of class '{lacking[0]}'; add one or remove the class"
+            )
+        if lacking:
+            names = ", ".join(lacking[:5]) + (", ..." if len(lacking) > 5 else "")
+            notes.append(f"no image in {name} of {len(lacking)} of {len(classes)} classes: {names}")
+    return notes
+
+
+def _hash(lines: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(os.fsencode(line))  # names that are no text hash as their bytes
+    return digest.hexdigest()

@@ -1,0 +1,29 @@
+"""Where things live: BENCH_DATA for image sets, BENCH_HOME for caches, the user's registry and converted checkpoints."""
+
+import os
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+
+def home() -> Path:
+    """BENCH_HOME, or the platform's folder for user data."""
+    return _from_environment("BENCH_HOME") or user_data_path("ringbench", appauthor=False)
+
+
+def data() -> Path:
+    """BENCH_DATA, or `data` under the home."""
+    return _from_environment("BENCH_DATA") or home() / "data"
+
+
+def checkpoints() -> Path:
+    return home() / "checkpoints"
+
+
+def cache() -> Path:
+    return home() / "cache"
+
+
+def _from_environment(name: str) -> Path | None:
+    value = os.environ.get(name)
+    return Path(value).expanduser().absolute() if value else None

@@ -1,0 +1,26 @@
+"""What is measured: a protocol (probe, level, settings) and a task (image set x protocol)."""
+
+from typing import Any, Literal
+
+from ringbench.spec import Name, Spec
+
+Level = Literal["res2", "res3", "res4", "res5", "prepool", "pooled"]
+
+
+class ProtocolSpec(Spec):
+    """One way of measuring. The name carries a version (`logreg@1`): change a setting, change the version.
+
+    `probe` names a file in transfer/probes; `settings` are its arguments and are checked by it.
+    """
+
+    probe: Name
+    level: Level
+    settings: dict[str, Any] = {}
+    source: str  # the paper or code this follows
+
+
+class TaskSpec(Spec):
+    """One cell of the leaderboard: an image set measured by a protocol."""
+
+    imageset: Name
+    protocol: Name
