@@ -57,7 +57,7 @@ def unlike_a_checkpoint(name: str, head: bytes, tail: bytes) -> str | None:
     for magic, (kind, advice) in OTHERS.items():
         if head.startswith(magic):
             return f"is a {kind}: {advice}"
-    if tail == TF_INDEX_END or ".data-0" in name and not head.startswith((b"PK", b"\x80")):
+    if tail == TF_INDEX_END or (".data-0" in name and not head.startswith((b"PK", b"\x80"))):
         return "is part of a TensorFlow checkpoint: convert it to PyTorch first"
     if head[:1] == b"\x08" and head[2:3] == b"\x12" and head[4 : 4 + head[3]].isascii():  # ir_version, then producer_name
         return "is an ONNX model: give the PyTorch checkpoint it was exported from"

@@ -177,7 +177,7 @@ BROKEN = {
     "empty.jpg": (b"", "it is empty"),
     "text.png": (b"<html>404</html>", "no known image format"),
     "zeros.jpg": (b"\0" * 500, "no known image format"),
-    "header_only.png": (b"\x89PNG\r\n\x1a\n", "not a whole image"),
+    "header_only.png": (b"\x89PNG\r\n\x1a\n", "cannot be decoded"),
 }
 
 
@@ -201,7 +201,7 @@ def test_a_truncated_jpeg_is_named_with_its_path_wherever_it_breaks_off(options,
     data = encoded(Image.fromarray(noise), "JPEG", **options)
     path = tmp_path / "half.jpg"
     path.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(BadImage, match=r"half\.jpg is not a whole image"):
+    with pytest.raises(BadImage, match=r"half\.jpg cannot be decoded"):
         decode(path)
 
 
@@ -246,7 +246,7 @@ def test_any_damage_gives_an_image_or_a_bad_image_and_nothing_else(kind, changes
 def test_a_decompression_bomb_is_refused_before_it_is_unpacked(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     data = encoded(Image.new("L", (50, 50)), "PNG")
-    with pytest.raises(BadImage, match=r"is refused.*2500 pixels"):
+    with pytest.raises(BadImage, match=r"2500 pixels"):
         decode(data)
 
 

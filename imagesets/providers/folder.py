@@ -29,10 +29,10 @@ SUFFIXES = (
 def missing(spec: ImagesetSpec, root: Path) -> str | None:
     if not root.is_dir():
         return absent(spec, root)
-    splits = _splits(spec, root)
-    if splits and "train" not in splits:
+    splits = {SPLIT_NAMES.get(name.lower()) for name in _folders(root)}
+    if splits - {None, "train"} and "train" not in splits:
         return no_training_images(spec, root)
-    if not _folders(root):
+    if not splits:
         return f"image set '{spec.name}' has no folders in {root}: expected <split>/<class>/ or <class>/ there"
     return None
 

@@ -6,18 +6,19 @@ nothing. So nothing is imported and nothing of the file's choice is called, whic
 `torch.load(weights_only=True)`; that one serves as the tests' oracle wherever both can read.
 
 What a pickle can name it must not change through its BUILD instruction either: builders are bound methods, classes are
-frozen, tensors are tuples. Sizes and offsets are judged once the values are final (backbones.skeleton).
+frozen, tensors are tuples. Sizes and offsets are judged once the values are final (backbones.untrusted.skeleton).
 """
 
 import _compat_pickle
 import pickle
+import re
 import struct
 from collections import OrderedDict
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any, BinaryIO
 
-from backbones.inert import (
+from backbones.untrusted.inert import (
     ITEMSIZE,
     NUMPY,
     Namespace,
@@ -87,13 +88,13 @@ UNSUPPORTED = {
     "torch._utils._rebuild_wrapper_subclass": "tensors of a wrapper class: save plain ones",
 }
 
-# Safety does not rest on these lists: nothing on or off them is ever called. They tell an attack from a harmless odd object.
-ATTACK_MODULES = frozenset(
-    "_pickle _posixsubprocess bdb cProfile code codeop commands ctypes distutils ensurepip http imp importlib marshal nt os pdb "
-    "pickle pip posix profile pty pydoc requests runpy shutil socket subprocess sys timeit trace urllib webbrowser".split()
+# Safety does not rest on this list: nothing on or off it is ever called. It tells an attack from a harmless odd object.
+ATTACK = re.compile(
+    r"(_?pickle|_posixsubprocess|bdb|cProfile|code|codeop|ctypes|ensurepip|imp|importlib|marshal|nt|os|pdb|pip|posix|profile"
+    r"|pty|pydoc|requests|runpy|shutil|socket|subprocess|sys|timeit|trace|urllib|webbrowser)\..*"
+    r"|builtins\.(__import__|breakpoint|compile|eval|exec|execfile|file|globals|open)"
+    r"|numpy\.load|torch\.(hub\.|jit\.|serialization\.)?load"
 )
-ATTACK_NAMES = {f"builtins.{name}" for name in "__import__ breakpoint compile eval exec execfile file globals open".split()}
-ATTACK_NAMES |= {"numpy.load", "torch.hub.load", "torch.jit.load", "torch.load", "torch.serialization.load"}
 
 
 class Reader(pickle.Unpickler):
@@ -132,7 +133,7 @@ class Reader(pickle.Unpickler):
             return TYPES[full]
         if full in UNSUPPORTED or full.startswith(("torch.QInt", "torch.QUInt")):
             raise Refused(f"holds {UNSUPPORTED.get(full, QUANTISED)}")
-        if full.partition(".")[0] in ATTACK_MODULES or full in ATTACK_NAMES:
+        if ATTACK.fullmatch(full):
             raise Refused(f"names {full}, which no checkpoint needs: it attacks whoever loads it (nothing was run); delete it")
         return self._stub(full)
 

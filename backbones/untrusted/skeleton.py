@@ -4,7 +4,7 @@ The JSON is {"container", "stubs", "tree"}. In a tree, null, true, numbers and s
 ["list" | "tuple" | "set", item…]   ["dict", [key, value]…]   ["bytes", base64]   ["complex", real, imaginary]
 ["tensor", storage, dtype, offset, shape, stride]   ["stub", name, {"args" | "items" | "entries" | "state": tree}]
 
-Only the standard library, like everything that runs in the sandbox (backbones.sandbox).
+Only the standard library, like everything that runs in the sandbox (backbones.untrusted.sandbox).
 """
 
 import base64
@@ -15,8 +15,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from backbones.containers import Contents, unpacked_limit
-from backbones.inert import (
+from backbones.untrusted.containers import Contents, unpacked_limit
+from backbones.untrusted.inert import (
     ITEMSIZE,
     NUMPY,
     Frozen,
@@ -114,7 +114,7 @@ class Skeleton:
                     return self._numbers(array, shape, dtype, fortran, data)
             case (_, _, NumpyDtype() as dtype, _, list(objects)):
                 return ["stub", f"numpy.ndarray of {dtype.code}", {"items": self._encode(objects)}]
-        return ["stub", "numpy.ndarray without numbers", {}]
+        return ["stub", "numpy.ndarray", {}]
 
     def _numbers(self, array: NumpyArray, shape: tuple, dtype: NumpyDtype, fortran: Any, data: Any) -> list:
         if type(data) is not Storage:
