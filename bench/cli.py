@@ -1,7 +1,6 @@
 """The `bench` command: options in, one call out. What a command does is written elsewhere and imported when it is asked for."""
 
 import sys
-import traceback
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -58,6 +57,8 @@ def _globals_first(args: Iterable[str]) -> list[str]:
 
 def _stop(code: int, sentence: str, ctx: typer.Context) -> NoReturn:
     if ctx.params["debug"]:
+        import traceback
+
         traceback.print_exc()
     typer.echo(sentence, err=True)
     raise typer.Exit(code)

@@ -19,6 +19,7 @@ from imagesets.providers import PROVIDERS
 from imagesets.spec import ImagesetSpec
 from ringbench.errors import UsageError
 from ringbench.spec import Spec
+from transfer.probes import PROBES
 from transfer.spec import ProtocolSpec, TaskSpec
 
 SECTIONS: dict[str, type[Spec]] = {
@@ -195,6 +196,8 @@ def _content_problems(spec: Spec) -> Iterator[tuple[tuple[str, ...], str]]:
                 yield ("provider",), f'unknown provider "{spec.provider}"{nearest(spec.provider, PROVIDERS)}'
             yield from _refused("geometry", pipeline.parse("rgb").with_geometry, spec.geometry)
         case ProtocolSpec():
+            if spec.probe not in PROBES:
+                yield ("probe",), f'unknown probe "{spec.probe}"{nearest(spec.probe, PROBES)}'
             for key, value in spec.settings.items():
                 for item in value if isinstance(value, list) else [value]:
                     if isinstance(item, str) and re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", item):

@@ -20,7 +20,20 @@ from ringbench import files
 from ringbench.errors import UsageError
 
 LONG_COLUMNS = [
-    *("schema", "backbone", "task", "imageset", "protocol", "metric", "value", "ci_low", "ci_high", "n_test", "seeds", "seed_std"),
+    *(
+        "schema",
+        "backbone",
+        "task",
+        "imageset",
+        "protocol",
+        "metric",
+        "value",
+        "ci_low",
+        "ci_high",
+        "n_test",
+        "seeds",
+        "seed_std",
+    ),
     *("status", "reasons", "converged", "selected_on", "grid_edge", "reference", "delta", "off_reference", "level", "pipeline"),
     *("trunk_sha256", "certificate_sha256", "fingerprint", "split_hash", "dtype", "device"),
 ]

@@ -19,13 +19,13 @@ from imagesets import pipeline as pipelines
 from imagesets.image_set import ImageSet
 from imagesets.pipeline import Pipeline
 from imagesets.statistics import channel_statistics
-from ringbench import files, places, progress
+from ringbench import __version__, files, places, progress
 from ringbench.clock import Clock
 from ringbench.errors import RingbenchError, Unavailable
 from transfer.features import Features, extract, is_cached
 from transfer.protocols import measure
 
-LIBRARIES = ("ringbench", "torch", "torchvision", "numpy", "scikit-learn", "pillow")
+LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "pillow")
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,8 @@ def _measure(
         "reference": reference.model_dump() if reference else None,
         "device": device,
         "dtype": str(backbone.dtype).removeprefix("torch."),
-        "versions": {name: metadata.version(name) for name in LIBRARIES} | {"python": platform.python_version()},
+        "versions": {"ringbench": __version__, "python": platform.python_version()}
+        | {name: metadata.version(name) for name in LIBRARIES},
         "seconds": clock.seconds(),
         "features_cached": trainval.cached and test.cached,
         "notes": outcome["notes"] + prepared.notes,

@@ -1,19 +1,12 @@
-"""A corpus of hostile, broken and mistaken files, made in code: what people find on the internet under the name of a checkpoint.
-
-`corpus(canary)` yields cases. Every attack tries to create the file `canary`; `armed` ones do so when an ordinary unpickler
-loads `attack`. `says` is a pattern that the refusal must match; None means that the file is read and holds tensors.
+"""Hostile pickles, made in code. `attacks(canary)` try to create the file `canary`; the rest fill the memory, never end, or name
+numbers that are not theirs. `Case.says` is a pattern for the refusal; None means that the file is read and holds tensors.
 """
 
-import bz2
-import gzip
 import io
-import json
-import lzma
 import os
 import pickle
 import struct
 import subprocess
-import tarfile
 import timeit
 import zipfile
 from collections.abc import Iterator
@@ -26,7 +19,6 @@ import numpy as np
 import torch
 
 WEIGHTS = {"conv1.weight": torch.arange(24.0).reshape(2, 3, 2, 2), "bn1.bias": torch.ones(2)}
-TENSOR_ARGS = "\x89"
 
 
 @dataclass(frozen=True)
@@ -46,15 +38,6 @@ class Call:
 
     def __reduce__(self) -> tuple:
         return self.call
-
-
-def corpus(canary: Path) -> Iterator[Case]:
-    yield from attacks(canary)
-    yield from bad_pickles()
-    yield from bad_tensors()
-    yield from bad_archives()
-    yield from broken()
-    yield from mistaken()
 
 
 # Building blocks -----------------------------------------------------------------------------------------------------------
@@ -79,14 +62,6 @@ def rezipped(data: bytes, replace: dict[str, bytes | None] | None = None, method
             content = wanted[0] if wanted else old.read(info)
             if content is not None:
                 new.writestr(info.filename, content)
-    return file.getvalue()
-
-
-def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", method) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
     return file.getvalue()
 
 
@@ -132,12 +107,14 @@ def attacks(canary: Path) -> Iterator[Case]:
         "the INST instruction": b"(S'" + line + b"'\nios\nsystem\n.",
         "the OBJ instruction": b"(cos\nsystem\nS'" + line + b"'\no.",
         "STACK_GLOBAL": b"\x80\x04\x8c\x05posix\x8c\x06system\x93" + text(command) + b"\x85R.",
-        "Python 2's eval": b"c__builtin__\neval\n(S\"" + code.encode() + b'"\ntR.',
+        "Python 2's eval": b'c__builtin__\neval\n(S"' + code.encode() + b'"\ntR.',
         "subprocess": pickle.dumps(Call(subprocess.check_call, ["touch", str(canary)])),
         "eval": pickle.dumps(Call(eval, code)),
         "exec": pickle.dumps(Call(exec, code)),
         "timeit": pickle.dumps(Call(timeit.timeit, code, "pass", timeit.default_timer, 1)),
-        "getattr of an imported module": pickle.dumps(Call(getattr, Call(__import__, "os"), "system"))[:-1] + text(command) + b"\x85R.",
+        "getattr of an imported module": pickle.dumps(Call(getattr, Call(__import__, "os"), "system"))[:-1]
+        + text(command)
+        + b"\x85R.",
         "map": pickle.dumps(Call(list, Call(map, os.system, [command]))),
         "functools.partial": pickle.dumps(partial(os.system, command))[:-1] + b")R.",
         "a pickle inside bytes": pickle.dumps(Call(pickle.loads, system)),
@@ -148,25 +125,44 @@ def attacks(canary: Path) -> Iterator[Case]:
 
     # Functions on no list: inert by themselves, so the file is refused only because no weights come with them.
     for name, attack in {
-        "a module within a module": b"\x80\x04" + text("torch.serialization") + text("os.system") + b"\x93" + text(command) + b"\x85R.",
+        "a module within a module": b"\x80\x04"
+        + text("torch.serialization")
+        + text("os.system")
+        + b"\x93"
+        + text(command)
+        + b"\x85R.",
         "numpy's runstring": b"cnumpy.testing._private.utils\nrunstring\n(" + text(code) + b"}tR.",
         "torch's execWrapper": b"ctorch.jit.unsupported_tensor_ops\nexecWrapper\n(" + text(code) + b"}}tR.",
     }.items():
         yield Case(f"an attack through {name}", attack, "holds no tensors, only", attack=attack)
         beside = in_zip(program(b"}(", text("w"), tensor(), text("x"), attack.removeprefix(b"\x80\x04")[:-1], b"u"))
         yield Case(f"an attack through {name} beside weights", beside, None)
-    changed = b"cfunctools\npartial\ncfunctools\npartial\n\x85R(cos\npopen\n(" + text(command) + b"t}Ntb)R."
-    yield Case("an attack through partial's state", changed, "names os.popen", attack=changed)
+    changed = b"cfunctools\npartial\ncfunctools\npartial\n\x85R(cos\nsystem\n(" + text(command) + b"t}Ntb)R."
+    yield Case("an attack through partial's state", changed, "names os.system", attack=changed)
     objects = io.BytesIO()
     np.savez(objects, weights=np.array([Call(os.system, command)], object), w=np.ones(3))
     yield Case("an object array beside an array in npz", objects.getvalue(), None, "model.npz")
-    for full in "shutil.rmtree socket.create_connection runpy.run_path importlib.import_module torch.hub.load ctypes.CDLL".split():
-        module, _, name = full.rpartition(".")
-        yield Case(f"a call of {full}", program(f"c{module}\n{name}\n".encode(), b"N\x85R"), f"names {full}")
-    for name, setting in {"a builder": b"ctorch._utils\n_rebuild_tensor_v2\n", "a stub": b"cx\ny\n", "a type": b"cbuiltins\nlist\n"}.items():
+    for module, name in (
+        ("shutil", "rmtree"),
+        ("socket", "socket"),
+        ("runpy", "run_path"),
+        ("torch.hub", "load"),
+        ("ctypes", "CDLL"),
+    ):
+        call = program(f"c{module}\n{name}\n".encode(), b"N\x85R")
+        yield Case(f"a call of {module}.{name}", call, f"names {module}.{name}, which no checkpoint needs")
+    for name, setting in {
+        "a builder": b"ctorch._utils\n_rebuild_tensor_v2\n",
+        "a stub": b"cx\ny\n",
+        "a type": b"cbuiltins\nlist\n",
+    }.items():
         pickled = program(setting, b"N}", text("__call__"), setting, b"s\x86b", b"0", tensor())
         yield Case(f"setting an attribute of {name}", in_zip(pickled), "is a broken pickle")
-    yield Case("a codec that would be imported", program(b"c_codecs\nencode\n", text("x"), text("antigravity"), b"\x86R"), "broken pickle")
+    yield Case(
+        "a codec that would be imported",
+        program(b"c_codecs\nencode\n", text("x"), text("antigravity"), b"\x86R"),
+        "broken pickle",
+    )
     yield Case("an extension code", program(b"\x82\x01"), "broken pickle")
 
 
@@ -182,13 +178,21 @@ def bad_pickles() -> Iterator[Case]:
     yield Case("a billion laughs", program(b"]q\x00", laughs), "is a memo bomb")
     long = text("ha" * 50_000) + b"q\x00"
     yield Case("a long string said often", program(long, b"(", b"h\x00" * 10_000, b"l"), "is a memo bomb")
-    yield Case("a global with a long name said often", program(b"c", b"x" * 50_000, b"\ny\nq\x00(", b"h\x00" * 1000, b"l"), "is a memo bomb")
+    yield Case(
+        "a global with a long name said often",
+        program(b"c", b"x" * 50_000, b"\ny\nq\x00(", b"h\x00" * 1000, b"l"),
+        "is a memo bomb",
+    )
     yield Case("a memo of 34 billion places", program(b"Nr\xff\xff\xff\xff"), "needs over")
     yield Case("a string said to be huge", b"\x80\x04\x8d" + b"\xff" * 7 + b"\x3fabc.", "ends too early|needs over|broken pickle")
     yield Case("bytes said to be huge", b"\x80\x04\x8e" + b"\xff" * 5 + b"\0\0\0abc.", "ends too early|needs over|broken pickle")
     yield Case("a frame said to be huge", b"\x80\x04\x95" + b"\xff" * 5 + b"\0\0\0N.", "ends too early|needs over|broken pickle")
     yield Case("a number of negative length", program(b"\x8b\xff\xff\xff\xff"), "broken pickle")
-    yield Case("a number of 50,000 digits", in_zip(program(b"(", tensor(), b"\x8b", struct.pack("<i", 20_000), b"\x7f" * 20_000, b"l")), "number")
+    yield Case(
+        "a number of 50,000 digits",
+        in_zip(program(b"(", tensor(), b"\x8b", struct.pack("<i", 20_000), b"\x7f" * 20_000, b"l")),
+        "number",
+    )
     for name, saved_id in {
         "text": b"Panything\n",
         "a tuple of nothing": b")Q",
@@ -226,95 +230,3 @@ def bad_tensors() -> Iterator[Case]:
     yield Case("quantised tensors", saved({"w": torch.quantize_per_tensor(eye, 0.1, 0, torch.qint8)}), "holds quantised tensors")
     yield Case("meta tensors", saved({"w": torch.empty(3, device="meta")}), "holds meta tensors, which have no values")
     yield Case("conjugated tensors", saved({"w": torch.ones(2, dtype=torch.cfloat).conj()}), "holds lazily conjugated")
-
-
-# Archives and damage -------------------------------------------------------------------------------------------------------
-
-
-def bad_archives() -> Iterator[Case]:
-    good, zeros = saved(WEIGHTS), bytes(200 << 20)
-    bomb = rezipped(good, {"data/0": zeros}, zipfile.ZIP_DEFLATED)
-    yield Case("a zip bomb", bomb, "is a zip bomb")
-    yield Case("an npz bomb", zipped({"w.npy": zeros}, zipfile.ZIP_DEFLATED), "is a zip bomb", "model.npz")
-    lying = bytearray(rezipped(good, None, zipfile.ZIP_DEFLATED))
-    where = lying.rfind(b"PK\x01\x02", 0, lying.rfind(b"archive/data/0"))
-    lying[where + 24 : where + 28] = struct.pack("<I", 1 << 25)
-    yield Case("a record that unpacks to less than it says", bytes(lying), "zip|ends too early|larger")
-    yield Case("a record that does not unpack", rezipped(good, None, zipfile.ZIP_DEFLATED).replace(b"\x00\x00", b"\x07\x07", 3), "zip|pickle")
-    encrypted = bytearray(rezipped(good))
-    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        for start in (i for i in range(len(encrypted)) if encrypted[i : i + 4] == mark):
-            encrypted[start + place] |= 1
-    yield Case("an encrypted archive", bytes(encrypted), "encrypted")
-    yield Case("an empty archive", zipped({}), "is a zip archive that is no checkpoint")
-    yield Case("a Keras archive", zipped({"config.json": b"{}", "model.weights.h5": b""}), r"holds config.json, model.weights.h5")
-    yield Case("an archive of two torch files", zipped({"a/data.pkl": b"N.", "b/data.pkl": b"N."}), "no checkpoint")
-    yield Case("a checkpoint zipped once more", zipped({"model.pth": good}), "holds model.pth.*unpack it")
-    yield Case("a torch file of unknown byte order", rezipped(good, {"/byteorder": b"middle"}), "byte order")
-    yield Case("an npz with a broken header", zipped({"w.npy": b"\x93NUMPY\x01\x00\x10\x00{'descr': [[[[[[\n"}), "broken npy", "w.npz")
-    yield Case("an npz of negative shape", zipped({"w.npy": _npy("(-4,)")}), "negative", "w.npz")
-    yield Case("an npz larger than its numbers", zipped({"w.npy": _npy("(400,)")}), "larger than its storage", "w.npz")
-    for name, (pack, kind) in {"gz": (gzip.compress, "gzip"), "bz2": (bz2.compress, "bzip2"), "xz": (lzma.compress, "xz")}.items():
-        yield Case(f"a checkpoint in {name}", pack(good), f"is a {kind} archive: unpack it", f"model.pth.{name}")
-    for magic, kind in ((b"7z\xbc\xaf\x27\x1c", "7z"), (b"Rar!\x1a\x07", "rar"), (b"\x28\xb5\x2f\xfd", "zstd")):
-        yield Case(f"a {kind} archive", magic + bytes(100), f"is a {kind} archive", "model.pth")
-    yield Case("a checkpoint in a tar", _tar({"model.pth": good}), "is a tar archive .it holds model.pth", "model.pth.tar")
-    old = dict.fromkeys(("sys_info", "pickle", "tensors", "storages"), b"")
-    yield Case("torch's first format", _tar(old), "the tar format torch used before", "model.pth")
-
-
-def broken() -> Iterator[Case]:
-    good, old, plain = saved(WEIGHTS), legacy(WEIGHTS), pickle.dumps({"w": np.ones(99)})
-    for name, data in (("torch file", good), ("old torch file", old), ("plain pickle", plain)):
-        for part in (0.3, 0.8, 0.98):
-            cut = data[: int(part * len(data))]
-            yield Case(f"the first {part:.0%} of a {name}", cut, "cut short or damaged|ends too early|broken pickle")
-    yield Case("an old torch file of another version", old.replace(struct.pack("<H", 1001), struct.pack("<H", 1002), 1), "unknown version")
-    header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
-    size = struct.pack("<Q", len(header))
-    for name, data in {
-        "cut short": size + header + bytes(8),
-        "without its header's end": size + header[:-9],
-        "with a header as long as the file is not": struct.pack("<Q", 1 << 26) + header + bytes(16),
-        "of an unknown dtype": size + header.replace(b"F32", b"Q32") + bytes(16),
-        "of the wrong shape": size + header.replace(b"[4]", b"[5]") + bytes(16),
-    }.items():
-        yield Case(f"a safetensors file {name}", data, "broken safetensors file", "model.safetensors")
-    yield Case("a safetensors file of nothing", struct.pack("<Q", 8) + b"{}      ", "holds no tensors", "model.safetensors")
-
-
-def mistaken() -> Iterator[Case]:
-    for name, content, says in (
-        ("nothing", b"", "is empty: download it again"),
-        ("an HTML page", b"\n<!DOCTYPE html><html><title>Sign in</title></html>", "is an HTML page"),
-        ("an XML error", b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "is an XML page .*AccessDenied"),
-        ("a JSON error", b'{"message":\n "Not \x1b[31mfound"}', r"is JSON text \(.*Not .*found"),
-        ("plain words", b"404: Not Found", "is no checkpoint of a known kind .it begins with b'404"),
-        ("random bytes", bytes(range(200, 40, -1)), "is no checkpoint of a known kind"),
-        ("a Git LFS pointer", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
-        ("a PNG", b"\x89PNG\r\n\x1a\n" + bytes(99), "is a PNG image"),
-        ("a JPEG", b"\xff\xd8\xff\xe0" + bytes(99), "is a JPEG image"),
-        ("a Keras file", b"\x89HDF\r\n\x1a\n" + bytes(99), "is a HDF5 file .Keras"),
-        ("an ONNX model", b"\x08\x07\x12\x07pytorch\x1a\x051.9.0" + bytes(99), "is an ONNX model"),
-        ("a GGUF file", b"GGUF" + bytes(99), "is a GGUF file"),
-        ("one numpy array", b"\x93NUMPY" + bytes(99), "is a single numpy array"),
-        ("a script", b"#!/bin/sh\nrm -rf /\n", "is a script"),
-        ("a TensorFlow index", bytes(99) + bytes.fromhex("57fb808b247547db"), "is part of a TensorFlow checkpoint"),
-    ):
-        yield Case(name, content, says)
-    yield Case("a TensorFlow shard", b"\x01" * 99, "is part of a TensorFlow checkpoint", "model.ckpt-100.data-00000-of-00001")
-
-
-def _npy(shape: str) -> bytes:
-    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(16)
-
-
-def _tar(members: dict[str, bytes]) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return file.getvalue()

@@ -89,6 +89,7 @@ def test_one_computation_has_one_spelling(text, canonical):
         ("rgb|resize(-1)", ["'resize(-1)'"]),
         ("rgb|resize(2.5)", ["'resize(2.5)'"]),
         ("rgb|resize(²)", ["'resize(²)'"]),
+        ("rgb|resize(1\u0663)", ["'resize(1\u0663)'"]),
         ("rgb|resize(3x4x5)", ["'resize(3x4x5)'"]),
         ("rgb|resize(64,bicubc)", ["'resize(64,bicubc)'", "bilinear, bicubic", "did you mean bicubic?"]),
         ("rgb|resize(64", ["'resize(64'"]),

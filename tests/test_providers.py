@@ -183,6 +183,14 @@ def test_a_folder_without_classes_or_without_images_says_so(tmp_path):
         load(spec("folder", root="hollow"), tmp_path)
 
 
+def test_a_class_that_is_called_like_a_split_is_never_taken_for_one_in_silence(tmp_path):
+    tree(tmp_path / "flat", "bus/1.png", "car/1.png", "train/1.png")
+    with pytest.raises(RingbenchError, match=r"no class folders in \S*train; expected <split>/<class>/"):
+        load(spec("folder", root="flat"), tmp_path)
+    tree(tmp_path / "deep", "bus/1.png", "train/electric/1.png", "train/steam/1.png")
+    assert "folders beside the splits, left out: bus" in load(spec("folder", root="deep"), tmp_path).notes
+
+
 def test_the_order_on_disk_and_the_place_of_the_root_change_nothing(tmp_path, monkeypatch):
     names = [f"{split}/{c}/{k}.png" for split in ("train", "test") for c in "abc" for k in range(7)]
     first = load(spec("folder", root="one"), tree(tmp_path / "one", *names).parent)

@@ -13,6 +13,7 @@ from imagesets.image_set import load
 from imagesets.spec import ImagesetSpec
 from imagesets.statistics import channel_statistics
 from ringbench import places
+from ringbench.errors import RingbenchError
 
 
 def folder_set(root: Path, sizes: list[tuple[int, int]]):
@@ -104,7 +105,7 @@ def test_a_set_of_bad_images_only_is_an_error_and_leaves_no_cache(tmp_path):
     image_set = folder_set(tmp_path / "data", [(6, 6)] * 6)
     for i in range(len(image_set)):
         (image_set.root / image_set.keys[i]).write_bytes(b"no image")
-    with pytest.raises(BadImage, match="no training image that can be read"):
+    with pytest.raises(RingbenchError, match="no training image that can be read"):
         channel_statistics(image_set, tmp_path / "cache", on_bad="skip")
     assert not (tmp_path / "cache").exists()
 

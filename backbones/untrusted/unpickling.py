@@ -15,7 +15,6 @@ import re
 import struct
 from collections import OrderedDict
 from collections.abc import Callable
-from io import BytesIO
 from typing import Any, BinaryIO
 
 from backbones.untrusted.inert import (
@@ -98,7 +97,7 @@ ATTACK = re.compile(
 
 
 class Reader(pickle.Unpickler):
-    """Reads pickles from `file`, one with each `load`, and adds the globals that became stubs to `stubs`.
+    """Reads one pickle from `file`, up to where it ends, and adds the globals that became stubs to `stubs`.
 
     Args:
         storage: finds the storage with a given key and dtype; without it, a pickle that refers to storages is refused.
@@ -110,12 +109,16 @@ class Reader(pickle.Unpickler):
         file: BinaryIO,
         stubs: dict[str, type[Stub]],
         storage: Callable[[str, Token], Storage] | None = None,
-        nested: Callable[[BinaryIO], Any] | None = None,
+        nested: Callable[[bytes], Any] | None = None,
     ) -> None:
         super().__init__(file, encoding="latin1")  # Python 2 pickles the bytes of arrays as strings; latin-1 keeps them all
         self._stubs, self._storage, self._read_nested = stubs, storage, nested
 
     def load(self) -> Any:
+        """
+        Raises:
+            Refused: the pickle is damaged, hostile or holds what cannot be read.
+        """
         try:
             return super().load()
         except (Refused, MemoryError):
@@ -195,7 +198,7 @@ class Reader(pickle.Unpickler):
     def _nested(self, data: Any) -> Any:
         if self._read_nested is None:
             raise Refused("hides a file within a file: save it again with torch.save")
-        return self._read_nested(BytesIO(to_bytes(data)))
+        return self._read_nested(to_bytes(data))
 
     def _dtype(self, code: Any, *_: Any) -> NumpyDtype:
         return NumpyDtype(code if type(code) is str else "object")
@@ -214,7 +217,7 @@ class Reader(pickle.Unpickler):
 
 
 def full_name(module: str, name: str) -> str:
-    """`module.name` as Python 3 and numpy 1 spell it: `__builtin__.set` is `builtins.set`, `numpy._core` is `numpy.core`."""
+    """`module.name` as Python 3 and numpy 1 spell it, printable: `__builtin__.set` is `builtins.set`, `numpy._core` `numpy.core`."""
     module, name = _compat_pickle.NAME_MAPPING.get((module, name), (module, name))
-    module = _compat_pickle.IMPORT_MAPPING.get(module, module)
-    return f"{module}.{name}".replace("numpy._core.", "numpy.core.", 1)
+    full = f"{_compat_pickle.IMPORT_MAPPING.get(module, module)}.{name}".replace("numpy._core.", "numpy.core.", 1)
+    return full if full.isprintable() else ascii(full)
