@@ -4,15 +4,12 @@ Content decides, never the name. Only the standard library, like everything that
 Layouts: torch/serialization.py (`_load`, `_legacy_load`) and numpy/lib/_format_impl.py.
 """
 
-import ast
 import struct
-import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from backbones.inert import ITEMSIZE, NumpyArray, NumpyDtype, Refused, Storage, Stub, Token, chunks, number_width
 from backbones.unpickling import Reader
@@ -20,8 +17,7 @@ from backbones.unpickling import Reader
 LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 
-@dataclass
-class Contents:
+class Contents(NamedTuple):
     """`tree` holds inert values; `described` is how many bytes of the file describe it, without the numbers of its tensors."""
 
     container: str
@@ -159,6 +155,8 @@ def _legacy(file: BinaryIO, stubs: dict[str, type[Stub]]) -> Any:
 
 
 def _npy(stored: Storage) -> NumpyArray:
+    import ast  # here, as the sandbox starts anew for every file and most files do not need it
+
     file = stored.file
     file.seek(stored.start)
     try:
@@ -176,6 +174,8 @@ def _npy(stored: Storage) -> NumpyArray:
 
 
 def _tar(file: BinaryIO) -> str:
+    import tarfile
+
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             names = [entry.name for entry in islice(archive, 4)]

@@ -6,7 +6,6 @@ Only the standard library, like everything that runs in the sandbox (backbones.s
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 ITEMSIZE = dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), 1)
@@ -30,14 +29,13 @@ class Token(str):
     __slots__ = ()
 
 
-@dataclass(eq=False, slots=True)
 class Storage:
     """`nbytes` bytes of `file` from `start` on, in big-endian numbers `swap` bytes wide, or little-endian where it is 0."""
 
-    file: BinaryIO
-    start: int = 0
-    nbytes: int = 0
-    swap: int = 0
+    __slots__ = ("file", "nbytes", "start", "swap")
+
+    def __init__(self, file: BinaryIO, start: int = 0, nbytes: int = 0) -> None:
+        self.file, self.start, self.nbytes, self.swap = file, start, nbytes, 0
 
 
 class View(NamedTuple):

@@ -12,7 +12,6 @@ import json
 from collections import OrderedDict
 from io import BytesIO
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from backbones.containers import Contents, unpacked_limit
@@ -145,7 +144,7 @@ class Skeleton:
         return ["tensor", index, dtype.removeprefix("torch."), place, shape, stride]
 
 
-def write(path: Path, skeleton: Skeleton) -> None:
+def write(path: str, skeleton: Skeleton) -> None:
     """Write a safetensors file with the JSON as the tensor `tree` and the storages as `0`, `1`, …, all of them bytes.
 
     Each is padded to a multiple of 64 bytes, so that all of them are aligned for any dtype once the file is mapped.
@@ -158,7 +157,7 @@ def write(path: Path, skeleton: Skeleton) -> None:
         end += padded
     header = json.dumps(entries).encode()
     header += b" " * (-(8 + len(header)) % ALIGNMENT)
-    with path.open("wb") as file:
+    with open(path, "wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         file.write(skeleton.json + b" " * (-len(skeleton.json) % ALIGNMENT))
         for storage in skeleton.storages:
