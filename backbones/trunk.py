@@ -82,6 +82,10 @@ class Trunk(nn.Module):
             x = stages[f"res{level}"] = getattr(self, f"layer{level - 1}")(x)
         return stages
 
+    def first_norms(self, images: Tensor) -> list[tuple[nn.BatchNorm2d, Tensor]]:
+        """The batch norms that see the images first, each with its input."""
+        return [(self.bn1, self.conv1(images))]
+
 
 class TwoStream(nn.Module):
     """CMC's two encoders: `l_to_ab` sees lightness, `ab_to_l` colour; every level is the two side by side (2C channels)."""
@@ -95,10 +99,17 @@ class TwoStream(nn.Module):
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """RGB images in 0..1 (N, 3, H, W) -> the levels of `Trunk`, twice as wide. Colours are converted in float32 at least."""
-        exact = images.to(torch.promote_types(images.dtype, torch.float32))
-        lightness, colour = (stream.to(images.dtype) for stream in stems.split_colours(exact, self.stem))
+        lightness, colour = self._split(images)
         first, second = self.l_to_ab(lightness), self.ab_to_l(colour)
         return {level: torch.cat((first[level], second[level]), dim=1) for level in first}
+
+    def first_norms(self, images: Tensor) -> list[tuple[nn.BatchNorm2d, Tensor]]:
+        lightness, colour = self._split(images)
+        return self.l_to_ab.first_norms(lightness) + self.ab_to_l.first_norms(colour)
+
+    def _split(self, images: Tensor) -> tuple[Tensor, ...]:
+        exact = images.to(torch.promote_types(images.dtype, torch.float32))
+        return tuple(stream.to(images.dtype) for stream in stems.split_colours(exact, self.stem))
 
 
 def build(arch: Arch, stem: Stem) -> Trunk | TwoStream:
@@ -126,6 +137,21 @@ def trunk_sha256(trunk: nn.Module) -> str:
     return sha.hexdigest()
 
 
+class TensorSteps:
+    """uint8 images (N, 3, H, W) -> float32 inputs of a trunk on `device`: pixels / 255 if `scale01`, then (x - mean) / std."""
+
+    def __init__(
+        self, scale01: bool, mean: Sequence[float] | None, std: Sequence[float] | None, device: torch.device | str
+    ) -> None:
+        # (x / 255 - mean) / std in one pass over the pixels: (x - 255 mean) / (255 std)
+        scale = 255.0 if scale01 else 1.0
+        self._shift = torch.tensor([scale * m for m in mean or (0.0,) * 3], device=device).view(1, 3, 1, 1)
+        self._divisor = torch.tensor([scale * s for s in std or (1.0,) * 3], device=device).view(1, 3, 1, 1)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return images.to(self._shift.device, non_blocking=True).float().sub_(self._shift).div_(self._divisor)
+
+
 class FrozenBackbone(nn.Module):
     """uint8 images in, features out; nothing in it can move.
 
@@ -151,10 +177,7 @@ class FrozenBackbone(nn.Module):
         self.certificate = certificate
         self.device, self.dtype = torch.device(device), dtype
         self._running = fold_batch_norm(trunk).to(self.device, dtype, memory_format=torch.channels_last)
-        # (x / 255 - mean) / std in one pass over the pixels: (x - 255 mean) / (255 std)
-        scale = 255.0 if scale01 else 1.0
-        self._shift = torch.tensor([scale * m for m in mean or (0.0,) * 3], device=self.device).view(1, 3, 1, 1)
-        self._divisor = torch.tensor([scale * s for s in std or (1.0,) * 3], device=self.device).view(1, 3, 1, 1)
+        self.prepare = TensorSteps(scale01, mean, std, self.device)
         self.eval().requires_grad_(False)
 
     def train(self, mode: bool = True) -> "FrozenBackbone":
@@ -181,8 +204,7 @@ class FrozenBackbone(nn.Module):
             raise UsageError(f"unknown level {min(unknown)!r}; expected {', '.join(LEVELS)}")
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
             raise UsageError(f"expected uint8 images (N, 3, H, W), found {images.dtype} {tuple(images.shape)}")
-        x = images.to(self.device, non_blocking=True).float().sub_(self._shift).div_(self._divisor)
-        stages = self._running(x.to(self.dtype, memory_format=torch.channels_last))
+        stages = self._running(self.prepare(images).to(self.dtype, memory_format=torch.channels_last))
         stages["prepool"] = stages["res5"]
         if "pooled" in levels:
             stages["pooled"] = stages["res5"].mean(dim=(2, 3), dtype=torch.float32).to(self.dtype)

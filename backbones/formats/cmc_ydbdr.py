@@ -18,5 +18,5 @@ def rename(names: Collection[str]) -> dict[str, str]:
 
 
 FORMAT = Format(
-    pipeline=UNIT, recognised=("encoder1 encoder2",), preferred=("model", "model_ema"), streams="ydbdr", rename=rename
+    pipeline=UNIT, recognised=("model encoder1 encoder2",), preferred=("model", "model_ema"), streams="ydbdr", rename=rename
 )
