@@ -20,6 +20,7 @@ from backbones.trunk import FrozenBackbone, TensorSteps, Trunk, TwoStream
 # better; with normalize(half) among them they would, since they are as pale as that makes other images.
 SUSPECT = 0.5
 CLEARLY = 3.0  # times as near must another choice be
+BATCH = 32
 
 Steps = tuple[bool, tuple[float, ...] | None, tuple[float, ...] | None]  # scale01, mean, std, as FrozenBackbone.for_inputs
 CHOICES: dict[str, Steps] = {
@@ -32,36 +33,48 @@ CHOICES: dict[str, Steps] = {
 
 @dataclass(frozen=True)
 class Drift:
-    """`first` is the distance at the first batch norm, `stages` at the first one of each stage; `best` names the choice of tensor steps
-    with the least distance at the first batch norm, `best_first`."""
+    """`distance` is that of the inputs at the first batch norm; `best` names the tensor steps, those in use or one of CHOICES,
+    under which it is least, `best_distance`."""
 
-    first: float
-    stages: dict[str, float]
+    distance: float
     best: str
-    best_first: float
+    best_distance: float
 
     @property
     def warning(self) -> str | None:
-        if self.first < SUSPECT or self.best_first * CLEARLY > self.first:
+        if self.distance < SUSPECT or self.best_distance * CLEARLY > self.distance:
             return None
         return (
-            f"inputs drift from those of training: {self.best} fits the first batch norm better, "
-            f"{self.best_first:.2g} vs {self.first:.2g}"
+            f"inputs drift from those of training: at the first batch norm {self.best} fits better, "
+            f"{self.best_distance:.2g} vs {self.distance:.2g}"
         )
 
 
 @torch.no_grad()
-def drift(backbone: FrozenBackbone, images: Tensor, *, batch: int = 32) -> Drift:
-    """Measure the tensor steps of `backbone` on uint8 `images` (N, 3, H, W), about 256 of them, in its colour order."""
-    trunk = copy.deepcopy(backbone.trunk).to(backbone.device)
-    first = _first(trunk, (backbone.prepare(part) for part in images.split(batch)))
-    choices = {}
-    for name, (scale01, mean, std) in CHOICES.items():
-        other = TensorSteps(scale01, mean, std, backbone.device)
-        choices[name] = _first(trunk, (other(part) for part in images.split(batch)))
-    best = min(choices, key=choices.__getitem__)
-    stages = _stages(trunk, (backbone.prepare(part) for part in images.split(batch)))
-    return Drift(first, stages, best, choices[best])
+def drift(backbone: FrozenBackbone, images: Tensor) -> Drift:
+    """Compare the tensor steps of `backbone` with the other CHOICES on uint8 `images` (N, 3, H, W), about 256 of them."""
+    trunk = _on_device(backbone)
+    steps = {name: TensorSteps(*choice, backbone.device) for name, choice in CHOICES.items()}
+    distances = {"what is in use": _first(trunk, images, backbone.prepare)}
+    distances |= {name: _first(trunk, images, prepare) for name, prepare in steps.items()}
+    best = min(distances, key=distances.__getitem__)
+    return Drift(distances["what is in use"], best, distances[best])
+
+
+@torch.no_grad()
+def by_stage(backbone: FrozenBackbone, images: Tensor) -> dict[str, float]:
+    """The distance at the first batch norm of each stage, res2 .. res5, under the tensor steps of `backbone`."""
+    trunk = _on_device(backbone)
+    found: dict[str, list[_Moments]] = {}
+    for name, module in trunk.named_modules():
+        stage = name.removesuffix(".0.bn1")
+        if stage != name:
+            moments = _Moments(module)
+            found.setdefault(f"res{int(stage[-1]) + 1}", []).append(moments)
+            module.register_forward_pre_hook(lambda _, inputs, moments=moments: moments.add(inputs[0]))
+    for batch in images.split(BATCH):
+        trunk(backbone.prepare(batch))
+    return {level: _median(moments) for level, moments in found.items()}
 
 
 class _Moments:
@@ -84,25 +97,16 @@ class _Moments:
         return 0.5 * ((mean - self.norm.running_mean).square() / remembered + ratio - 1 - ratio.log())
 
 
-def _first(trunk: Trunk | TwoStream, batches: Iterable[Tensor]) -> float:
+def _on_device(backbone: FrozenBackbone) -> Trunk | TwoStream:
+    return copy.deepcopy(backbone.trunk).to(backbone.device)
+
+
+def _first(trunk: Trunk | TwoStream, images: Tensor, prepare: TensorSteps) -> float:
     moments: dict[nn.Module, _Moments] = {}
-    for batch in batches:
-        for norm, inputs in trunk.first_norms(batch):
+    for batch in images.split(BATCH):
+        for norm, inputs in trunk.first_norms(prepare(batch)):
             moments.setdefault(norm, _Moments(norm)).add(inputs)
     return _median(moments.values())
-
-
-def _stages(trunk: Trunk | TwoStream, batches: Iterable[Tensor]) -> dict[str, float]:
-    found: dict[str, list[_Moments]] = {}
-    for name, module in trunk.named_modules():
-        stage = name.removesuffix(".0.bn1")
-        if stage != name:
-            moments = _Moments(module)
-            found.setdefault(f"res{int(stage[-1]) + 1}", []).append(moments)
-            module.register_forward_pre_hook(lambda _, inputs, moments=moments: moments.add(inputs[0]))
-    for batch in batches:
-        trunk(batch)
-    return {level: _median(moments) for level, moments in found.items()}
 
 
 def _median(moments: Iterable[_Moments]) -> float:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from backbones.drift import CHOICES, SUSPECT, drift
+from backbones.drift import CHOICES, SUSPECT, by_stage, drift
 from backbones.trunk import FrozenBackbone, random_trunk
 
 IMAGENET, UNIT = "scale01|normalize(imagenet)", "scale01"
@@ -61,8 +61,8 @@ def test_the_wrong_range_is_noticed_on_other_images_and_the_right_one_named(trai
     assert drift(behind(trunk, right), images).warning is None
     found = drift(behind(trunk, wrong), images)
     assert found.best == right
-    assert found.first > SUSPECT > found.best_first
-    assert f"{right} fits the first batch norm better" in found.warning
+    assert found.distance > SUSPECT > found.best_distance
+    assert f"at the first batch norm {right} fits better" in found.warning
 
 
 @pytest.mark.parametrize("right", [IMAGENET, UNIT])
@@ -72,10 +72,10 @@ def test_unusual_images_alone_raise_no_alarm(trained_on, real_data, right):
 
 def test_every_stage_has_its_distance_and_all_are_small_for_what_was_seen(trained_on, pictures):
     trunk = trained_on(IMAGENET)
-    seen, wrong = drift(behind(trunk, IMAGENET), pictures), drift(behind(trunk, UNIT), pictures)
-    assert list(seen.stages) == ["res2", "res3", "res4", "res5"]
-    assert max(seen.first, *seen.stages.values()) < 0.05
-    assert all(wrong.stages[level] > seen.stages[level] for level in seen.stages)
+    seen, wrong = by_stage(behind(trained_on(IMAGENET), IMAGENET), pictures), by_stage(behind(trained_on(IMAGENET), UNIT), pictures)
+    assert list(seen) == ["res2", "res3", "res4", "res5"]
+    assert max(seen.values()) < 0.05
+    assert all(wrong[level] > seen[level] for level in seen)
 
 
 def test_two_streams_are_measured_behind_their_colour_conversion(trained_on, pictures):
@@ -91,4 +91,4 @@ def test_the_distance_is_the_median_divergence_of_gaussians():
     one = torch.distributions.Normal(inputs.mean((0, 2, 3)), (inputs.var((0, 2, 3), correction=0) + 1e-5).sqrt())
     other = torch.distributions.Normal(torch.zeros(64).double(), torch.full((64,), 1 + 1e-5).double().sqrt())
     expected = torch.distributions.kl_divergence(one, other).median().item()
-    assert drift(behind(trunk, UNIT), images).first == pytest.approx(expected, rel=1e-4)
+    assert drift(behind(trunk, UNIT), images).distance == pytest.approx(expected, rel=1e-4)
