@@ -1,7 +1,7 @@
 """Any checkpoint file → a tree of CPU tensors, without running anything the file says.
 
-A safetensors file is mapped as it is. Everything else is read by a sandbox (backbones.sandbox): a process with limited memory
-and time that knows neither torch nor the classes a pickle names, and that answers with a safetensors file.
+A safetensors file is mapped as it is. Everything else is read by backbones.untrusted.sandbox in a process of its own, with
+limited memory and time, which knows neither torch nor the classes a pickle names and answers with a safetensors file.
 """
 
 import base64
@@ -21,13 +21,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from backbones import foreign
-from backbones.sandbox import REFUSED
+from backbones.untrusted.sandbox import REFUSED
 from ringbench import places
 from ringbench.errors import RingbenchError
 from ringbench.files import sha256_file
 
-CHILD = "import sys; sys.path.append(sys.argv[1]); from backbones import sandbox; sys.exit(sandbox.main(sys.argv[2]))"
+CHILD = "import sys; sys.path.append(sys.argv[1]); from backbones.untrusted import sandbox; sys.exit(sandbox.main(sys.argv[2]))"
 ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 30  # seconds for any file, besides those that its size asks for
 KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")  # without these some Pythons do not start
 
 
@@ -73,14 +74,12 @@ def read(path: Path) -> Document:
         size = file.seek(0, 2)
         file.seek(max(0, size - 8))
         tail = file.read(8)
+    is_safetensors = head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 100 << 20  # the JSON header and its length
+    if not is_safetensors and (reason := foreign.unlike_a_checkpoint(path.name, head, tail)):
+        raise _failure(path, reason)
     with ThreadPoolExecutor(1) as pool:
         digest = pool.submit(sha256_file, path)
-        if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 100 << 20:  # safetensors: header length, JSON header
-            tree, container, stubs = _mapped(path), "safetensors", []
-        elif reason := foreign.unlike_a_checkpoint(path.name, head, tail):
-            raise _failure(path, reason)
-        else:
-            tree, container, stubs = _sandboxed(path)
+        tree, container, stubs = (_mapped(path), "safetensors", []) if is_safetensors else _sandboxed(path)
         return Document(tree, container, stubs, digest.result())
 
 
@@ -105,7 +104,7 @@ def _sandboxed(path: Path) -> tuple[Any, str, list[str]]:
 
 
 def _tree(node: Any, storages: dict[str, Tensor]) -> Any:
-    """The inverse of backbones.skeleton."""
+    """The inverse of backbones.untrusted.skeleton."""
     if not isinstance(node, list):
         return node
     kind, *items = node
@@ -128,7 +127,7 @@ def _convert(path: Path, answer: Path) -> None:
     """Have a sandbox write the checkpoint `path` to the safetensors file `answer`."""
     command = [sys.executable, "-I", "-S", "-B", "-c", CHILD, str(ROOT), str(answer)]
     environment = {name: os.environ[name] for name in KEPT if name in os.environ}
-    seconds = 30 + path.stat().st_size / 10e6
+    seconds = PATIENCE + path.stat().st_size / 10e6
     try:
         with path.open("rb") as file:
             child = subprocess.run(command, stdin=file, capture_output=True, env=environment, timeout=seconds)

@@ -46,6 +46,10 @@ def sentences(error: ValidationError, model: type[BaseModel], label: str) -> Ite
     """pydantic's findings about the entry `label` as (keys that lead to the place, sentence)."""
     findings = [finding for finding in error.errors(include_url=False) if finding["input"] is not UNREADABLE]
     misspelt = [str(finding["loc"][-1]) for finding in findings if finding["type"] == "extra_forbidden"]
+    lacking = [".".join(map(str, finding["loc"])) for finding in findings if finding["type"] == "missing"]
+    lacking = [place for place in lacking if not get_close_matches(place.rpartition(".")[2], misspelt)]  # one mistake, not two
+    if lacking:
+        yield (), f"{label} lacks the key{'s' if lacking[1:] else ''} {', '.join(lacking)}"
     for finding in findings:
         keys, kind = tuple(part for part in finding["loc"] if part != "[key]"), finding["type"]
         last, place = str(keys[-1]), ".".join(map(str, keys))
@@ -54,10 +58,7 @@ def sentences(error: ValidationError, model: type[BaseModel], label: str) -> Ite
         elif kind == "extra_forbidden":
             inside = f'"{".".join(map(str, keys[:-1]))}" of {label}' if keys[1:] else label
             yield keys, f'unknown key "{last}" in {inside}{nearest(last, _known_keys(model, keys[:-1]))}'
-        elif kind == "missing":
-            if not get_close_matches(last, misspelt):  # a misspelt key is one mistake, not two
-                yield keys, f'{label} lacks the key "{place}"'
-        else:
+        elif kind != "missing":
             yield keys, f'"{place}" of {label} is {found(finding["input"])}; expected {_expected(finding)}'
 
 

@@ -1,13 +1,14 @@
 """The process that reads an untrusted checkpoint: little memory, little time, no torch, nothing of the file ever executed.
 
-Standard input is the file. The answer is one safetensors file (backbones.skeleton), or one line that says why not.
+Standard input is the file. The answer is one safetensors file (backbones.untrusted.skeleton), or one line that says why not.
 """
 
 import contextlib
 import os
+from pathlib import Path
 
-from backbones import containers, skeleton
-from backbones.inert import Refused
+from backbones.untrusted import containers, skeleton
+from backbones.untrusted.inert import Refused
 
 REFUSED = 3
 
@@ -20,7 +21,7 @@ def main(answer: str) -> int:
             memory = (1 << 30) + 3 * size
             _limit(memory)
             contents = containers.read(file, size)
-            skeleton.write(answer, skeleton.Skeleton(contents, size))
+            skeleton.write(Path(answer), skeleton.Skeleton(contents, size))
     except Refused as refused:
         reason = str(refused)
     except MemoryError:

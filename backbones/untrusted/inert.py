@@ -1,8 +1,9 @@
 """What a checkpoint is made of while nobody trusts it: plain records without behaviour, which a pickle can fill but not change.
 
-Only the standard library, like everything that runs in the sandbox (backbones.sandbox).
+Only the standard library, like everything that runs in backbones.untrusted.sandbox.
 """
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ NUMPY = {"b1": ("bool", "?"), "i1": ("int8", "b"), "i2": ("int16", "h"), "i4": (
 NUMPY |= {"u1": ("uint8", "B"), "u2": ("uint16", "H"), "u4": ("uint32", "I"), "u8": ("uint64", "Q")}
 NUMPY |= {"f2": ("float16", "e"), "f4": ("float32", "f"), "f8": ("float64", "d")}
 NUMPY |= {"c8": ("complex64", "2f"), "c16": ("complex128", "2d")}  # code: (torch's name, struct's format of one element)
+
+# What zipfile raises for damaged archives, besides its own error.
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, OverflowError, NotImplementedError, ValueError)
 
 
 class Refused(Exception):
@@ -66,6 +70,8 @@ class Frozen(type):
 
 class Namespace(dict, metaclass=Frozen):
     """argparse.Namespace, as the dict of its attributes."""
+
+    name = "argparse.Namespace"
 
     def __setstate__(self, state: dict) -> None:
         self.update(state)
@@ -144,12 +150,12 @@ def chunks(storage: Storage) -> Iterator[bytes]:
     try:
         file.seek(storage.start)
         while left:
-            chunk = file.read(min(left, 1 << 20))
+            chunk = file.read(min(left, 1 << 18))
             if not chunk:
                 raise Refused("ends too early: download it again")
             left -= len(chunk)
             yield _swapped(chunk, storage.swap) if storage.swap > 1 else chunk
-    except (zlib.error, zipfile.BadZipFile, EOFError) as error:
+    except ZIP_ERRORS as error:
         raise Refused(f"is a damaged zip archive ({error}): download it again") from None
 
 

@@ -4,7 +4,7 @@ The JSON is {"container", "stubs", "tree"}. In a tree, null, true, numbers and s
 ["list" | "tuple" | "set", item…]   ["dict", [key, value]…]   ["bytes", base64]   ["complex", real, imaginary]
 ["tensor", storage, dtype, offset, shape, stride]   ["stub", name, {"args" | "items" | "entries" | "state": tree}]
 
-Only the standard library, like everything that runs in the sandbox (backbones.sandbox).
+Only the standard library, like everything that runs in backbones.untrusted.sandbox.
 """
 
 import base64
@@ -12,10 +12,11 @@ import json
 from collections import OrderedDict
 from io import BytesIO
 from math import prod
+from pathlib import Path
 from typing import Any
 
-from backbones.containers import Contents, unpacked_limit
-from backbones.inert import (
+from backbones.untrusted.containers import Contents, unpacked_limit
+from backbones.untrusted.inert import (
     ITEMSIZE,
     NUMPY,
     Frozen,
@@ -47,7 +48,7 @@ class Skeleton:
 
     def __init__(self, contents: Contents, size: int) -> None:
         self.storages: dict[Storage, int] = {}
-        self._values = 4 * contents.described + (1 << 20)
+        self._values = 4 * contents.described + (1 << 18)
         self._nbytes = unpacked_limit(size)
         self._open: set[int] = set()
         self._told: set[int] = set()
@@ -62,10 +63,12 @@ class Skeleton:
         self._values -= 1 + (len(value) if kind in (str, bytes, bytearray) else 0)
         if self._values < 0:
             raise Refused("is a memo bomb, which repeats its values until they fill the memory; delete it")
+        if kind is int and value.bit_length() > 10_000:
+            raise Refused("has a number of over 10,000 bits, as no checkpoint does: save its state_dict alone")
         if value is None or kind in (bool, int, float, str, Token):
             return value
-        if kind in (list, tuple, *DICTS, *SETS):
-            return self._container(value, kind)
+        if kind in (list, tuple, *DICTS, *SETS) or isinstance(value, Stub):
+            return self._nested(value, kind)
         if kind in (bytes, bytearray):
             return ["bytes", base64.b64encode(value).decode()]
         if kind is complex:
@@ -76,32 +79,31 @@ class Skeleton:
             return self._tensor(value)
         if kind is NumpyArray:
             return self._array(value)
-        if isinstance(value, Stub):
-            return self._stub(value)
-        return ["stub", self._encode(value.name if isinstance(value, Frozen) else kind.__name__), {}]
+        return ["stub", self._encode(value.name if isinstance(value, Frozen) else getattr(value, "__name__", kind.__name__)), {}]
 
-    def _container(self, value: Any, kind: type) -> list:
+    def _nested(self, value: Any, kind: type) -> list:
+        if id(value) in self._told:  # a stub: objects refer to each other in circles, so each tells what it holds only once
+            return ["stub", self._encode(value.name), {}]
         if id(value) in self._open or len(self._open) == DEPTH:
             found = "a container that holds itself" if id(value) in self._open else f"containers nested over {DEPTH} deep"
             raise Refused(f"has {found}, as no checkpoint does: save its state_dict alone")
         self._open.add(id(value))
-        if kind in DICTS:
-            items = [[self._encode(key), self._encode(each)] for key, each in dict.items(value)]
-        else:
-            items = [self._encode(each) for each in value]
+        encoded = self._stub(value) if isinstance(value, Stub) else self._container(value, kind)
         self._open.discard(id(value))
-        return ["dict" if kind in DICTS else "set" if kind in SETS else kind.__name__, *items]
+        return encoded
+
+    def _container(self, value: Any, kind: type) -> list:
+        if kind in DICTS:
+            return ["dict", *([self._encode(key), self._encode(each)] for key, each in dict.items(value))]
+        return ["set" if kind in SETS else kind.__name__, *map(self._encode, value)]
 
     def _stub(self, stub: Stub) -> list:
-        """What the stub was given, the first time it is met: objects refer to each other in circles. Modules become dicts."""
         state = stub.state if type(stub.state) is dict else {}
         if stub.name.startswith("__torch__."):  # a TorchScript module: its attributes are parameters, buffers, submodules
             return self._encode(state)
         parts = [state.get(part) for part in ("_parameters", "_buffers", "_modules")]
         if all(type(part) in DICTS for part in parts):  # a pickled torch.nn.Module
             return self._encode({name: each for part in parts for name, each in dict.items(part) if each is not None})
-        if id(stub) in self._told:
-            return ["stub", self._encode(stub.name), {}]
         self._told.add(id(stub))
         given = {"args": stub.args, "items": stub.items, "entries": stub.entries, "state": stub.state}
         return ["stub", self._encode(stub.name), {part: self._encode(value) for part, value in given.items() if value}]
@@ -111,9 +113,9 @@ class Skeleton:
             case (_, tuple(shape), NumpyDtype() as dtype, fortran, bytes() | bytearray() | str() | Storage() as data):
                 if dtype.code in NUMPY:
                     return self._numbers(array, shape, dtype, fortran, data)
-            case (_, _, NumpyDtype() as dtype, _, list(objects)):
-                return ["stub", f"numpy.ndarray of {dtype.code}", {"items": self._encode(objects)}]
-        return ["stub", "numpy.ndarray without numbers", {}]
+            case (_, _, NumpyDtype() as dtype, _, list() as data):
+                return ["stub", self._encode(f"numpy.ndarray of {dtype.code}"), {"items": self._encode(data)}]
+        return ["stub", "numpy.ndarray of no numbers", {}]
 
     def _numbers(self, array: NumpyArray, shape: tuple, dtype: NumpyDtype, fortran: Any, data: Any) -> list:
         if type(data) is not Storage:
@@ -144,7 +146,7 @@ class Skeleton:
         return ["tensor", index, dtype.removeprefix("torch."), place, shape, stride]
 
 
-def write(path: str, skeleton: Skeleton) -> None:
+def write(path: Path, skeleton: Skeleton) -> None:
     """Write a safetensors file with the JSON as the tensor `tree` and the storages as `0`, `1`, …, all of them bytes.
 
     Each is padded to a multiple of 64 bytes, so that all of them are aligned for any dtype once the file is mapped.
@@ -157,7 +159,7 @@ def write(path: str, skeleton: Skeleton) -> None:
         end += padded
     header = json.dumps(entries).encode()
     header += b" " * (-(8 + len(header)) % ALIGNMENT)
-    with open(path, "wb") as file:
+    with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         file.write(skeleton.json + b" " * (-len(skeleton.json) % ALIGNMENT))
         for storage in skeleton.storages:
