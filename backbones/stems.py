@@ -1,11 +1,11 @@
 """How pixels enter the stages: the parts of a ResNet in which trained networks differ although their tensors do not tell.
 
-  imagenet    7x7 convolution of stride 2, max pooling of stride 2 (He et al. 2016, table 1)
-  same_pool   the same, max pooling padded as TensorFlow's SAME does (google-research/simclr, resnet.py)
-  same        as `same_pool`, and every other layer of stride 2 is padded so too (dm-haiku's ResNet, which BYOL uses)
-  cifar       3x3 convolution of stride 1, no pooling (Chen et al. 2020, SimCLR, appendix B.9)
-  cifar_pad2  the same padded by 2 instead of 1: 32 pixels become 34 (solo-learn, solo/methods/base.py)
-  lab, ydbdr  two `imagenet` streams, one on lightness, one on the two colour channels (Tian et al. 2020, CMC)
+imagenet    7x7 convolution of stride 2, max pooling of stride 2 (He et al. 2016, table 1)
+same_pool   the same, max pooling padded as TensorFlow's SAME does (google-research/simclr, resnet.py)
+same        as `same_pool`, and every other layer of stride 2 is padded so too (dm-haiku's ResNet, which BYOL uses)
+cifar       3x3 convolution of stride 1, no pooling (Chen et al. 2020, SimCLR, appendix B.9)
+cifar_pad2  the same padded by 2 instead of 1: 32 pixels become 34 (solo-learn, solo/methods/base.py)
+lab, ydbdr  two `imagenet` streams, one on lightness, one on the two colour channels (Tian et al. 2020, CMC)
 """
 
 import torch

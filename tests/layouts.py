@@ -192,7 +192,9 @@ LAYOUTS: dict[str, Layout] = {
         lambda s, o: {
             "model": {
                 f"module.{n}": t
-                for n, t in (_renamed(s, "l_to_ab", "encoder1") | _renamed(s, "ab_to_l", "encoder2") | head("head1.weight")).items()
+                for n, t in (
+                    _renamed(s, "l_to_ab", "encoder1") | _renamed(s, "ab_to_l", "encoder2") | head("head1.weight")
+                ).items()
             },
             "contrast": head("params"),
         },
@@ -291,7 +293,9 @@ LAYOUTS: dict[str, Layout] = {
     "vissl-converted": Layout("vissl", lambda s, o: {"model_state_dict": under("_feature_blocks.", s)}),
     "lightly": Layout(
         "lightly",
-        lambda s, o: lightning(under("backbone.", s) | under("key_backbone.", o) | head("projection_head.0.w", "online_classifier.w")),
+        lambda s, o: lightning(
+            under("backbone.", s) | under("key_backbone.", o) | head("projection_head.0.w", "online_classifier.w")
+        ),
     ),
     "lightly-dino": Layout(
         "lightly", lambda s, o: lightning(under("student_backbone.", o) | under("backbone.", s) | head("projection_head.0.w"))

@@ -71,8 +71,10 @@ def test_unusual_images_alone_raise_no_alarm(trained_on, real_data, right):
 
 
 def test_every_stage_has_its_distance_and_all_are_small_for_what_was_seen(trained_on, pictures):
-    trunk = trained_on(IMAGENET)
-    seen, wrong = by_stage(behind(trained_on(IMAGENET), IMAGENET), pictures), by_stage(behind(trained_on(IMAGENET), UNIT), pictures)
+    seen, wrong = (
+        by_stage(behind(trained_on(IMAGENET), IMAGENET), pictures),
+        by_stage(behind(trained_on(IMAGENET), UNIT), pictures),
+    )
     assert list(seen) == ["res2", "res3", "res4", "res5"]
     assert max(seen.values()) < 0.05
     assert all(wrong[level] > seen[level] for level in seen)

@@ -61,7 +61,10 @@ def test_a_random_backbone_follows_the_runs_seed_unless_its_entry_fixes_one():
         (lambda s: s.pop("layer4.1.conv2.weight"), r"fills 99 of 100 .*missing layer4\.1\.conv2\.weight"),
         (lambda s: s.clear(), "no tensors"),
         (lambda s: s.update({f"x{k}": s.pop(k) for k in list(s)}), r"no ResNet trunk; its 122 tensors are called xconv1\.weight"),
-        (lambda s: s.update({"layer1.2.conv1.weight": torch.zeros(1)}), "has 1 trunk tensors that a resnet18 with imagenet stem has not"),
+        (
+            lambda s: s.update({"layer1.2.conv1.weight": torch.zeros(1)}),
+            "has 1 trunk tensors that a resnet18 with imagenet stem has not",
+        ),
         (lambda s: s.update({"conv1.weight": torch.zeros(64, 3, 3, 3)}), r"\(64, 3, 3, 3\), a resnet18 with imagenet stem"),
         (lambda s: s["layer2.0.bn1.running_var"].neg_(), "negative variance"),
         (lambda s: s["layer3.0.conv1.weight"].view(-1)[5:6].fill_(float("nan")), "NaN or infinite"),

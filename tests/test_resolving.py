@@ -74,7 +74,7 @@ def test_arrays_of_other_frameworks_survive_their_files(name, tmp_path):
 @pytest.mark.parametrize("stem", ["imagenet", "cifar", "lab"])
 def test_every_architecture_and_stem_is_told_from_names_and_shapes(arch, stem):
     with torch.device("meta"):
-        state = {name: torch.zeros(1, device="cpu").expand(t.shape) for name, t in build(arch, stem).state_dict().items()}
+        state = {name: torch.zeros((), device="cpu").expand(t.shape) for name, t in build(arch, stem).state_dict().items()}
     found = resolve({"model": under("module.", state)})
     assert (found.arch, found.stem) == (arch, stem)
 
@@ -152,14 +152,23 @@ def test_a_format_chooses_its_own_and_a_checkpoint_key_overrules_it():
 @pytest.mark.parametrize(
     ("tree", "sentence"),
     [
-        (lambda s: {"model": s | {"layer1.0.shortcut.0.weight": s["conv1.weight"], "bn.running_mean": s["bn1.weight"]}}, "pre-act"),
-        (lambda s: {n: t for n, t in s.items() if not n.startswith("conv1")} | {"conv1.3.weight": s["conv1.weight"]}, "deep stem"),
+        (
+            lambda s: {"model": s | {"layer1.0.shortcut.0.weight": s["conv1.weight"], "bn.running_mean": s["bn1.weight"]}},
+            "pre-act",
+        ),
+        (
+            lambda s: {n: t for n, t in s.items() if not n.startswith("conv1")} | {"conv1.3.weight": s["conv1.weight"]},
+            "deep stem",
+        ),
         (lambda s: head("patch_embed.proj.weight", "cls_token"), "vision transformer"),
         (lambda s: head("text.embed.weight"), "no ResNet trunk; its 1 tensors are called text.embed.weight"),
         (lambda s: {n: t for n, t in s.items() if "running" not in n}, r"fills 60 of 100 .* missing bn1\.running_mean"),
         (lambda s: s | {"layer4.2.conv1.weight": s["layer4.1.conv1.weight"]}, "no known architecture"),
         (lambda s: s | {"layer1.0.conv1.bias": s["bn1.bias"]}, r"has 1 trunk tensors .* first layer1\.0\.conv1\.bias"),
-        (lambda s: s | {"layer2.0.conv1.weight": s["layer1.0.conv1.weight"]}, r"layer2\.0\.conv1\.weight of shape \(64, 64, 3, 3\)"),
+        (
+            lambda s: s | {"layer2.0.conv1.weight": s["layer1.0.conv1.weight"]},
+            r"layer2\.0\.conv1\.weight of shape \(64, 64, 3, 3\)",
+        ),
         (lambda s: LAYOUTS["caffe2"].save(trunk_state("resnet50"), {})["blobs"], "Caffe2's names"),
     ],
 )
@@ -190,7 +199,12 @@ def test_the_certificate_tells_the_way_to_the_trunk_and_what_was_left(tmp_path):
     certificate = loading.load(spec).certificate
     expected = {"path": "state_dict", "prefix": "module.encoder_q", "matched": 120, "missing": 0, "format": "moco"}
     assert {key: certificate[key] for key in expected} == expected
-    assert certificate["dropped"] == {"optimizer": 1, "state_dict.encoder_k": 120, "state_dict.encoder_q.fc": 1, "state_dict.queue": 1}
+    assert certificate["dropped"] == {
+        "optimizer": 1,
+        "state_dict.encoder_k": 120,
+        "state_dict.encoder_q.fc": 1,
+        "state_dict.queue": 1,
+    }
     assert certificate["dtypes"] == {"float32": 100, "int64": 20}
 
 

@@ -52,7 +52,9 @@ def test_same_padding_is_tensorflows(size, kernel, stride):
 
 def test_the_same_stem_pads_every_layer_of_stride_2_and_the_same_pool_stem_the_pooling_alone():
     def same(stem):
-        return [name for name, module in Trunk("resnet50", stem).named_modules() if isinstance(module, (SameConv2d, SameMaxPool2d))]
+        return [
+            name for name, module in Trunk("resnet50", stem).named_modules() if isinstance(module, (SameConv2d, SameMaxPool2d))
+        ]
 
     strided = [f"layer{i}.0.{layer}" for i in (2, 3, 4) for layer in ("conv2", "downsample.0")]
     assert same("same") == ["conv1", "maxpool", *strided]

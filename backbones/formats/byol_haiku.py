@@ -13,7 +13,13 @@ from collections.abc import Collection
 from backbones.formats import Format, hwio
 
 PARTS = {"[0]": "online", "[1]": "target", "[2]": "online", "[3]": "target"}  # params, params, state, state
-VALUES = {"w": "weight", "scale": "weight", "offset": "bias", "mean_ema.average": "running_mean", "var_ema.average": "running_var"}
+VALUES = {
+    "w": "weight",
+    "scale": "weight",
+    "offset": "bias",
+    "mean_ema.average": "running_mean",
+    "var_ema.average": "running_var",
+}
 VALUE = re.compile(r"(?:/~/(mean_ema|var_ema)\.average|\.(w|scale|offset))$")
 BLOCK = re.compile(r"block_group_(\d)/.*block_(\d+)/~/(?:(conv|batchnorm)_(\d)|shortcut_(conv|batchnorm))$")
 STEM = re.compile(r"initial_(conv|batchnorm)(?:_1)?$")

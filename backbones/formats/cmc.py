@@ -9,4 +9,6 @@ Layout: models/resnet.py, LinearProbing.py.
 
 from backbones.formats import UNIT, Format
 
-FORMAT = Format(pipeline=UNIT, recognised=("model encoder l_to_ab ab_to_l", "l_to_ab ab_to_l"), preferred=("model",), streams="lab")
+FORMAT = Format(
+    pipeline=UNIT, recognised=("model encoder l_to_ab ab_to_l", "l_to_ab ab_to_l"), preferred=("model",), streams="lab"
+)
