@@ -1,7 +1,7 @@
 """Are these the inputs the network was trained on? Their statistics at a batch norm against those it remembers.
 
-Each channel of a batch norm remembers a Gaussian, its running mean and variance. The distance is KL(inputs || remembered) in nats,
-the median over channels, which a few dead channels do not move. It tells ranges and normalisations apart. It hardly sees the
+Each channel of a batch norm remembers a Gaussian, its running mean and variance. The distance is KL(inputs || remembered) in
+nats, the median over channels, which a few dead ones do not move. It tells ranges and normalisations apart. It hardly sees the
 order of colours (0.01 to 0.05 more), and not at all how images were cut or enlarged.
 """
 

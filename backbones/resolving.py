@@ -9,7 +9,7 @@ evaluate, or the user says it.
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cache
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -215,8 +215,8 @@ def _why_none(entries: list[Entry], candidates: list[Candidate], arch: Arch | No
 
 def _resolution(chosen: Candidate, entries: list[Entry], name: str) -> Resolution:
     used = chosen.entries.values()
-    container = commonprefix([entry.original[: entry.depth] for entry in used])
-    whole = commonprefix([entry.original for entry in used])
+    container = _common([entry.original[: entry.depth] for entry in used])
+    whole = _common([entry.original for entry in used])
     taken = {entry.original for entry in used}
     dropped = Counter(_group(entry.parts, chosen.place) for entry in entries if entry.original not in taken)
     moved = sum(chosen.tensors[each].shape != entry.tensor.shape for each, entry in chosen.entries.items())
@@ -234,4 +234,9 @@ def _resolution(chosen: Candidate, entries: list[Entry], name: str) -> Resolutio
 
 def _group(parts: tuple[str, ...], place: tuple[str, ...]) -> str:
     """The part of a place up to where it leaves the way to the trunk."""
-    return ".".join(parts[: len(commonprefix([parts, place])) + 1])
+    return ".".join(parts[: len(_common([parts, place])) + 1])
+
+
+def _common(places: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """The parts with which all of them begin."""
+    return tuple(parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*places, strict=False)))

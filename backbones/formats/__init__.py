@@ -45,8 +45,8 @@ UNIT = "rgb|resize(256,bilinear)|center_crop(224)|scale01"  # pixels in 0..1, no
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """`pipeline`    the preprocessing its authors evaluate with
-    `recognised`  each string holds words, separated by spaces, that only files of this format have all together among the parts of
-                  their names; where several formats fit, the one with most words counts
+    `recognised`  each string holds words, separated by spaces, that only files of this format have all together in their
+                  names; where several formats fit, the one with most words counts
     `preferred`   pieces of a dotted name, best first: the trunk its authors evaluate, where a file holds several
     `large`, `small`, `streams`   the stem of a file with a 7x7, a 3x3 first convolution, with two streams (backbones.stems)
     `rename`      from all names in a file to those that change and what they are in torchvision's words

@@ -1,8 +1,8 @@
 """BYOL as DeepMind published it (JAX, dm-haiku; a dill pickle).
 
 {experiment_state, step, rng}; the state is a tuple of online_params, target_params, online_state, target_state, opt_state.
-Parameters are {module: {w}} with (H, W, I, O) kernels and {scale, offset}; statistics are under `<norm>/~/mean_ema` and `var_ema`,
-where `average` counts. online_params and online_state are evaluated.
+Parameters are {module: {w}} with (H, W, I, O) kernels and {scale, offset}; statistics are under `<norm>/~/mean_ema` and
+`var_ema`, where `average` counts. online_params and online_state are evaluated.
 Convolutions and pooling of stride 2 are padded as TensorFlow does (`same`), which a plain torchvision network is not.
 Layout: google-deepmind/deepmind-research, byol/byol_experiment.py and byol/eval_experiment.py; dm-haiku, nets/resnet.py.
 """

@@ -1,8 +1,8 @@
-"""Caffe2's names, where the stride is on the 3x3 convolutions; said by hand, because nothing in a file tells (MSRA's has it on the
-1x1). Pixels go in as BGR in 0..255 with the mean subtracted.
+"""Caffe2's names, where the stride is on the 3x3 convolutions; said by hand, because nothing in a file tells (MSRA's has it on
+the 1x1). Pixels go in as BGR in 0..255 with the mean subtracted.
 
-`conv1_w`, `res_conv1_bn_{s,b,rm,riv}`, `res2_0_branch2a_w`, `res2_0_branch2a_bn_s`, `res2_0_branch1_*` for the shortcut; bare or in
-`blobs`. Files without running statistics, which were folded, do not fill the trunk.
+`conv1_w`, `res_conv1_bn_{s,b,rm,riv}`, `res2_0_branch2a_w`, `res2_0_branch2a_bn_s`, `res2_0_branch1_*` for the shortcut; bare or
+in `blobs`. Files without running statistics, which were folded, do not fill the trunk.
 Layout: facebookresearch/detectron2, detectron2/checkpoint/c2_model_loading.py; pipeline: detectron2/config/defaults.py.
 """
 

@@ -1,6 +1,7 @@
 """SwAV, DeepCluster v2 and SeLa v2.
 
-A bare state dict, or {epoch, state_dict, optimizer}: `module.*` with torchvision's names, `projection_head`, `prototypes`, no `fc`.
+A bare state dict, or {epoch, state_dict, optimizer}: `module.*` with torchvision's names, `projection_head`, `prototypes`,
+no `fc`.
 Its stem pads by 1 and then by 2, which is torchvision's 3. Its std of the first channel is 0.228, not 0.229.
 Layout: facebookresearch/swav, src/resnet50.py, eval_linear.py, hubconf.py.
 """

@@ -12,8 +12,9 @@ from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
 from backbones.untrusted.inert import (
+    ARCHIVE_ERRORS,
     ITEMSIZE,
-    ZIP_ERRORS,
+    Broken,
     NumpyArray,
     NumpyDtype,
     Refused,
@@ -60,7 +61,7 @@ def read(file: BinaryIO, size: int) -> Contents:
 def _zip(file: BinaryIO, size: int) -> Contents:
     try:
         archive = zipfile.ZipFile(file)
-    except ZIP_ERRORS:
+    except ARCHIVE_ERRORS:
         raise Refused("is a zip archive that was cut short or damaged: download it again") from None
     members = {info.filename: info for info in archive.infolist()}
     unpacked = sum(info.file_size for info in archive.infolist())
@@ -88,7 +89,7 @@ def _member(archive: zipfile.ZipFile, file: BinaryIO, info: zipfile.ZipInfo) -> 
             return Storage(archive.open(info), 0, info.file_size)
         file.seek(info.header_offset + 26)  # the end of the local header: how long the name and the extra field after it are
         name, extra = struct.unpack("<HH", file.read(4))
-    except ZIP_ERRORS as error:
+    except ARCHIVE_ERRORS as error:
         raise Refused(f"is a damaged zip archive ({error}): download it again") from None
     return Storage(file, info.header_offset + 30 + name + extra, info.file_size)
 
@@ -123,8 +124,8 @@ def _pickles(file: BinaryIO, size: int, head: bytes) -> Contents:
 
     try:
         first = Reader(file, stubs, nested=nested).load()
-    except Refused as refused:
-        if head.startswith(b"\x80") or "pickle" not in str(refused):
+    except Broken:
+        if head.startswith(b"\x80"):  # as pickles of protocol 2 and later do
             raise
         raise Refused(f"is no checkpoint of a known kind (it begins with {head[:24]!r}): look at what was downloaded") from None
     if _is_magic(first):
@@ -190,7 +191,7 @@ def _tar(file: BinaryIO) -> str:
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             names = [entry.name for entry in islice(archive, 4)]
-    except tarfile.TarError as error:
+    except (tarfile.TarError, *ARCHIVE_ERRORS) as error:
         return f"is a damaged tar archive ({error}): download it again"
     if {"storages", "tensors", "pickle"} <= set(names):
         return "is a checkpoint in the tar format torch used before February 2017: save it again with torch 1.x"

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 ITEMSIZE = dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), 1)
-ITEMSIZE |= dict.fromkeys(("uint16", "int16", "float16", "bfloat16"), 2) | dict.fromkeys(("uint32", "int32", "float32"), 4)
+ITEMSIZE |= {"float8_e8m0fnu": 1} | dict.fromkeys(("uint16", "int16", "float16", "bfloat16"), 2)
+ITEMSIZE |= dict.fromkeys(("uint32", "int32", "float32"), 4)
 ITEMSIZE |= dict.fromkeys(("uint64", "int64", "float64", "complex64"), 8) | {"complex128": 16}
 ITEMSIZE = {f"torch.{name}": size for name, size in ITEMSIZE.items()}
 
@@ -19,16 +20,20 @@ NUMPY |= {"u1": ("uint8", "B"), "u2": ("uint16", "H"), "u4": ("uint32", "I"), "u
 NUMPY |= {"f2": ("float16", "e"), "f4": ("float32", "f"), "f8": ("float64", "d")}
 NUMPY |= {"c8": ("complex64", "2f"), "c16": ("complex128", "2d")}  # code: (torch's name, struct's format of one element)
 
-# What zipfile raises for damaged archives, besides its own error.
-ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, OverflowError, NotImplementedError, ValueError)
+# What zipfile and tarfile raise for damaged archives, besides the errors they define.
+ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, OverflowError, NotImplementedError, ValueError)
 
 
 class Refused(Exception):
     """The file is not read. The message completes a sentence that begins with the file's name."""
 
 
+class Broken(Refused):
+    """What should be a pickle is none, or not all of one."""
+
+
 class Token(str):
-    """A name that stands for itself: a dtype, a class of tensors."""
+    """The name of a dtype, which stands for itself."""
 
     __slots__ = ()
 
@@ -155,7 +160,7 @@ def chunks(storage: Storage) -> Iterator[bytes]:
                 raise Refused("ends too early: download it again")
             left -= len(chunk)
             yield _swapped(chunk, storage.swap) if storage.swap > 1 else chunk
-    except ZIP_ERRORS as error:
+    except ARCHIVE_ERRORS as error:
         raise Refused(f"is a damaged zip archive ({error}): download it again") from None
 
 

@@ -52,6 +52,7 @@ class Skeleton:
         self._nbytes = unpacked_limit(size)
         self._open: set[int] = set()
         self._told: set[int] = set()
+        self._keys = 0
         tree = self._encode(contents.tree)
         if not self.storages:
             raise Refused(f"holds no tensors, {_named(contents.stubs)}: give the file with the weights")
@@ -94,16 +95,22 @@ class Skeleton:
 
     def _container(self, value: Any, kind: type) -> list:
         if kind in DICTS:
-            return ["dict", *([self._encode(key), self._encode(each)] for key, each in dict.items(value))]
-        return ["set" if kind in SETS else kind.__name__, *map(self._encode, value)]
+            return ["dict", *([self._key(key), self._encode(each)] for key, each in dict.items(value))]
+        if kind in SETS:
+            return ["set", *map(self._key, value)]
+        return [kind.__name__, *map(self._encode, value)]
+
+    def _key(self, value: Any) -> Any:
+        """A value that has to stay hashable: no module becomes a dict inside it."""
+        self._keys += 1
+        encoded = self._encode(value)
+        self._keys -= 1
+        return encoded
 
     def _stub(self, stub: Stub) -> list:
-        state = stub.state if type(stub.state) is dict else {}
-        if stub.name.startswith("__torch__."):  # a TorchScript module: its attributes are parameters, buffers, submodules
-            return self._encode(state)
-        parts = [state.get(part) for part in ("_parameters", "_buffers", "_modules")]
-        if all(type(part) in DICTS for part in parts):  # a pickled torch.nn.Module
-            return self._encode({name: each for part in parts for name, each in dict.items(part) if each is not None})
+        module = None if self._keys else _module(stub)
+        if module is not None:
+            return self._encode(module)
         self._told.add(id(stub))
         given = {"args": stub.args, "items": stub.items, "entries": stub.entries, "state": stub.state}
         return ["stub", self._encode(stub.name), {part: self._encode(value) for part, value in given.items() if value}]
@@ -130,10 +137,10 @@ class Skeleton:
 
     def _tensor(self, tensor: Tensor) -> list:
         (storage, stored, numel, first), dtype, offset, shape, stride = tensor
-        _check((numel, first, offset, *shape, *stride))
-        _check((prod(n or 1 for n in shape),))
         if len(shape) != len(stride) or len(shape) > 64:
             raise Refused("has a tensor of impossible shape: download it again")
+        _check((numel, first, offset, *shape, *stride))
+        _check((prod(n or 1 for n in shape),))
         itemsize, width = ITEMSIZE[dtype], ITEMSIZE[stored]
         reach = offset + 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) if prod(shape) else 0
         if reach * itemsize > numel * width or (first + numel) * width > storage.nbytes:
@@ -144,6 +151,17 @@ class Skeleton:
         index = self.storages.setdefault(storage, len(self.storages))
         place = first * width // itemsize + offset if reach else 0
         return ["tensor", index, dtype.removeprefix("torch."), place, shape, stride]
+
+
+def _module(stub: Stub) -> dict | None:
+    """The parameters, buffers and submodules of a pickled module by name; None for any other object."""
+    state = stub.state if type(stub.state) is dict else {}
+    if stub.name.startswith("__torch__."):  # TorchScript
+        return state
+    parts = [state.get(part) for part in ("_parameters", "_buffers", "_modules")]
+    if not all(type(part) in DICTS for part in parts):
+        return None
+    return {name: each for part in parts for name, each in dict.items(part) if each is not None}
 
 
 def write(path: Path, skeleton: Skeleton) -> None:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from backbones.untrusted.inert import (
     ITEMSIZE,
     NUMPY,
+    Broken,
     Namespace,
     NumpyArray,
     NumpyDtype,
@@ -125,8 +126,8 @@ class Reader(pickle.Unpickler):
             raise
         except Exception as error:  # hostile instructions fail in every way there is
             if isinstance(error, EOFError) or "truncated" in str(error):
-                raise Refused("ends too early: download it again") from None
-            raise Refused(f"is a broken pickle ({type(error).__name__}: {error}): download it again") from None
+                raise Broken("ends too early: download it again") from None
+            raise Broken(f"is a broken pickle ({type(error).__name__}: {error}): download it again") from None
 
     def find_class(self, module: str, name: str) -> Any:
         full = full_name(module, name)
@@ -190,7 +191,7 @@ class Reader(pickle.Unpickler):
         self, view: View, offset: Any, shape: Any, stride: Any, _grad: Any, _hooks: Any, dtype: Token, bits: Any = None
     ) -> Tensor:
         if type(view) is not View or type(dtype) is not Token:
-            raise TypeError("a tensor without storage or dtype")
+            raise TypeError("a tensor of no known dtype")
         if bits and any(bits.values()):
             raise Refused("holds lazily conjugated or negated tensors: save them after .resolve_conj().resolve_neg()")
         return Tensor(view, dtype, offset, tuple(shape), tuple(stride))  # copies: the pickle can still append to its lists
@@ -217,7 +218,7 @@ class Reader(pickle.Unpickler):
 
 
 def full_name(module: str, name: str) -> str:
-    """`module.name` as Python 3 and numpy 1 spell it, printable: `__builtin__.set` is `builtins.set`, `numpy._core` `numpy.core`."""
+    """`module.name`, printable, as Python 3 and numpy 1 spell it: `__builtin__` is `builtins`, `numpy._core` is `numpy.core`."""
     module, name = _compat_pickle.NAME_MAPPING.get((module, name), (module, name))
     full = f"{_compat_pickle.IMPORT_MAPPING.get(module, module)}.{name}".replace("numpy._core.", "numpy.core.", 1)
     return full if full.isprintable() else ascii(full)
