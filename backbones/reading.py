@@ -28,14 +28,16 @@ from ringbench.files import sha256_file
 
 CHILD = "import sys; sys.path.append(sys.argv[1]); from backbones.untrusted import sandbox; sys.exit(sandbox.main(sys.argv[2]))"
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 30  # seconds for any file, besides those that its size asks for
+PATIENCE = 30  # seconds; more for large files
 KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")  # without these some Pythons do not start
 
 
 @dataclass(frozen=True, eq=False)
 class Stub:
-    """Stands where the file names a class or function that was not allowed to be itself: the global's `name`, and what the
-    file fed to it, as plain data: any of `args`, `items`, `entries` and `state`."""
+    """Stands where the file has an object of a class that is not allowed to be itself.
+
+    `content` is what the file says about it, as far as it does: `args`, `items`, `entries` and `state`.
+    """
 
     name: str
     content: dict[str, Any]
@@ -127,7 +129,7 @@ def _convert(path: Path, answer: Path) -> None:
     """Have a sandbox write the checkpoint `path` to the safetensors file `answer`."""
     command = [sys.executable, "-I", "-S", "-B", "-c", CHILD, str(ROOT), str(answer)]
     environment = {name: os.environ[name] for name in KEPT if name in os.environ}
-    seconds = PATIENCE + path.stat().st_size / 10e6
+    seconds = PATIENCE + path.stat().st_size / 2e6
     try:
         with path.open("rb") as file:
             child = subprocess.run(command, stdin=file, capture_output=True, env=environment, timeout=seconds)
@@ -137,7 +139,7 @@ def _convert(path: Path, answer: Path) -> None:
         raise _failure(path, child.stdout.decode(errors="replace"))
     if child.returncode:
         last = child.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise _failure(path, f"stopped its reader with status {child.returncode} ({last or 'killed'}): do not use it")
+        raise _failure(path, f"made its reader stop ({last or f'status {child.returncode}'}): free memory, or do not use it")
 
 
 def _failure(path: Path, reason: str) -> RingbenchError:

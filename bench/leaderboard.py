@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import fmean, stdev
 
-from bench import results
+from bench import listing, results
 from bench.results import Record
 from ringbench import files
 from ringbench.errors import UsageError
@@ -188,12 +188,12 @@ def _csv(rows: Iterable[Iterable]) -> str:
 
 
 def cells(table: Table) -> list[list[str]]:
-    """The table as text, heading first: rank, backbone, tasks, mean, and how many of the tasks are there and sound."""
-    rows = [["", "backbone", *table.tasks, "mean", "tasks"]]
+    """The table as text, heading first: rank, backbone, mean, how many of the tasks are there and sound, and each task."""
+    rows = [["", "backbone", "mean", "tasks", *table.tasks]]
     for rank, (backbone, found, mean, done) in enumerate(table.rows, 1):
         scores = [_score(found.get(task)) for task in table.tasks]
         overall = "" if mean is None else f"{mean:.2f}"
-        rows.append([str(rank) if overall else "-", backbone, *scores, overall, f"{done}/{len(table.tasks)}"])
+        rows.append([str(rank) if overall else "-", backbone, overall, f"{done}/{len(table.tasks)}", *scores])
     return rows
 
 
@@ -228,23 +228,36 @@ def _markdown(table: Table) -> str:
 
 
 def show(results_dir: Path, tasks: Iterable[str] = ()) -> None:
-    from rich.console import Console
+    """Print a table for each protocol. One that is wider than the terminal goes on below itself."""
+    from rich import box
     from rich.table import Table as RichTable
 
-    console = Console(highlight=False)
     board = entries(results.read_all(results_dir), tasks)
     if not board:
         raise UsageError(f"no results in {results_dir}; `bench run` makes them, --results DIR says where they are")
-    for table in tables(board):
-        heading, *rows = cells(table)
-        drawn = RichTable(title=table.protocol, title_justify="left", title_style="bold")
-        for number, name in enumerate(heading):
-            drawn.add_column(name, justify="left" if number == 1 else "right", no_wrap=True)
-        for row in rows:
-            drawn.add_row(*row)
-        console.print(drawn)
-        for note in footnotes(table):
-            console.print(f"[dim]{note}[/dim]")
+    with listing.page() as out:
+        for table in tables(board):
+            rows = cells(table)
+            for columns in _that_fit(rows, out.width):
+                drawn = RichTable(title=table.protocol, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+                for column in columns:
+                    drawn.add_column(rows[0][column], justify="left" if column == 1 else "right", no_wrap=True)
+                for row in rows[1:]:
+                    drawn.add_row(*(row[column] for column in columns))
+                out.print(drawn)
+            for note in footnotes(table):
+                out.print(note, style="dim")
+
+
+def _that_fit(rows: list[list[str]], width: int) -> list[list[int]]:
+    """The columns in groups as wide as the terminal, each after the first beginning with rank and backbone again."""
+    widths = [max(map(len, column)) + 3 for column in zip(*rows, strict=True)]  # with what the table puts between columns
+    groups, repeated = [[0, 1]], [0, 1]
+    for column in range(2, len(widths)):
+        if len(groups[-1]) > len(repeated) and sum(widths[c] for c in [*groups[-1], column]) > width - 2:
+            groups.append([*repeated])
+        groups[-1].append(column)
+    return groups
 
 
 def write(results_dir: Path, format: str, out: Path | None, tasks: Iterable[str] = (), *, wide: bool = False) -> None:

@@ -185,9 +185,9 @@ def cost(cell: Cell, options: Options) -> str:
     halves = images.trainval, images.splits["test"]
     if all(is_cached(key, prepared.pipeline, images, half, level, dtype, _cache()) for half in halves):
         return "features cached"
-    height, width = prepared.pipeline.size or images.read(0).shape[:2]
-    (row,) = prepared.backbone(torch.zeros(1, 3, height, width, dtype=torch.uint8), [level])[level]
-    n = sum(map(len, halves))
+    image = torch.from_numpy(prepared.pipeline.prepare(images.read(int(halves[0][0])))).permute(2, 0, 1)
+    (row,) = prepared.backbone(image[None], [level])[level]
+    (_, height, width), n = image.shape, sum(map(len, halves))
     return f"{n:,} images of {height} x {width} px through the trunk, {n * row.nbytes / 1e9:.2f} GB of features"
 
 
@@ -236,9 +236,9 @@ def _confirm(cell: Cell, inputs: dict[str, str]) -> Cell:
 
 def _size_notes(images: ImageSet, pipeline: Pipeline, stem: str) -> list[str]:
     """CASES D5: small images before a stem that shrinks them by four, and what the pipeline did about it."""
-    native = min(images.read(int(images.trainval[0])).shape[:2])
-    used = min(pipeline.size or (native,))
-    notes = [f"images of {native} px are enlarged to {used} px"] if used > 1.5 * native else []
+    image = images.read(int(images.trainval[0]))
+    native, used = min(image.shape[:2]), min(pipeline.prepare(image).shape[:2])
+    notes = [f"images are enlarged, the first from {native} to {used} px"] if used > 1.5 * native else []
     if used < 64 and stem == "imagenet":
         notes.append(f"an input of {used} px leaves a {-(-used // 32)} px res5 map behind the imagenet stem")
     return notes

@@ -1,13 +1,14 @@
 """What is wrong with a registry entry, in one sentence: pydantic's findings, unknown words and the nearest known ones."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from bench.yaml_lines import UNREADABLE
+from ringbench.wording import nearest
 
 TYPES = {  # pydantic's kinds of error
     "string_type": "text",
@@ -19,13 +20,6 @@ TYPES = {  # pydantic's kinds of error
 }
 NAME_RULE = "letters, digits and _ . @ + - only, beginning with a letter, a digit or _"
 SHA256_RULE = "8 to 64 hexadecimal digits in lower case"
-
-
-def nearest(word: str, known: Collection[str]) -> str:
-    """The end of a sentence about an unknown word: the known words that look like it, or all of them where they are few."""
-    if near := get_close_matches(word, known, n=2):
-        return "; did you mean " + " or ".join(f'"{name}"' for name in near) + "?"
-    return f"; expected {', '.join(known)}" if 0 < len(known) <= 16 else ""
 
 
 def found(value: Any) -> str:

@@ -2,6 +2,7 @@
 numbers that are not theirs. `Case.says` is a pattern for the refusal; None means that the file is read and holds tensors.
 """
 
+import collections
 import io
 import os
 import pickle
@@ -201,6 +202,9 @@ def bad_pickles() -> Iterator[Case]:
     }.items():
         yield Case(f"a persistent id that is {name}", in_zip(program(saved_id)), "outside|lacks the numbers|broken pickle")
     yield Case("a storage in a plain pickle", program(tensor()), "refers to something outside itself")
+    state = {name: collections.OrderedDict() for name in ("_parameters", "_buffers", "_modules")}
+    module = program(b"}(cx\ny\n)\x81", pickle.dumps(state, 2)[2:-1], b"b", tensor(), b"cx\ny\n)\x81", tensor(), b"u")
+    yield Case("modules as keys", in_zip(module), None)
     yield Case("no weights at all", saved({"epoch": 3, "name": "x"}), "holds no tensors, only plain values")
 
 

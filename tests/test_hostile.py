@@ -1,5 +1,6 @@
 """Reading a hostile, broken or mistaken file runs nothing, ends soon, and says in one line what the file is."""
 
+import argparse
 import ast
 import contextlib
 import io
@@ -14,6 +15,7 @@ from typing import Any
 
 import hostile
 import mistaken
+import numpy as np
 import pytest
 from torch import Tensor
 
@@ -109,6 +111,36 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules
     )
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) <= {"builtins.id", "compile"}  # compile: ast parses the header of an npy array
+
+
+def test_files_with_changed_bytes_are_read_or_refused_and_fail_in_no_other_way(tmp_path):
+    value = {**hostile.WEIGHTS, "args": argparse.Namespace(a=[1]), "n": np.float64(2), "arrays": (np.eye(2), np.array([{}]))}
+    for name, data in {"zip": hostile.saved(value), "legacy": hostile.legacy(value), "plain": pickle.dumps(value, 4)}.items():
+        (tmp_path / name).write_bytes(data)
+    fuzz = """
+import collections, io, pathlib, random, sys
+from backbones.untrusted import containers, inert, sandbox, skeleton
+sandbox._limit(1 << 30)
+random.seed(0)
+outcomes = collections.Counter()
+files = [path.read_bytes() for path in pathlib.Path(sys.argv[1]).iterdir()]
+for _ in range(3000):
+    data = bytearray(random.choice(files))
+    for _ in range(random.randint(1, 4)):
+        place, length = random.randrange(len(data)), random.randint(0, 4)
+        data[place : place + length] = random.randbytes(random.choice([length, 1, 9]))
+    try:
+        skeleton.Skeleton(containers.read(io.BytesIO(data), len(data)), len(data))
+        outcomes["read"] += 1
+    except (inert.Refused, MemoryError) as error:
+        outcomes["refused"] += 1
+print(outcomes["read"], outcomes["refused"])
+"""
+    environment = {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", fuzz, tmp_path], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    were_read, were_refused = map(int, done.stdout.split())
+    assert were_read > 100 and were_refused > 1000
 
 
 def test_a_file_that_takes_too_long_is_stopped(monkeypatch):

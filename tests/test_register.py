@@ -259,7 +259,7 @@ def test_it_writes_to_the_registry_that_is_named(checkpoint: Path, tmp_path: Pat
         (lambda tensors: None, ["--arch", "resnet50"], 1, "resnet50"),
         (lambda tensors: None, ["--format", "nonesuch"], 2, "unknown checkpoint format 'nonesuch'"),
         (lambda tensors: None, ["--arch", "resnet34"], 2, "resnet34"),
-        (lambda tensors: None, ["--pipeline", "rgb|resiz(3)"], 2, "did you mean resize?"),
+        (lambda tensors: None, ["--pipeline", "rgb|resiz(3)"], 2, 'did you mean "resize"'),
         (lambda tensors: None, ["--alias", "dtd"], 2, '"dtd" is taken by image set "dtd"'),
     ],
 )

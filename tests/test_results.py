@@ -139,7 +139,7 @@ def test_a_missing_or_suspect_task_blanks_the_mean_and_the_rank(board):
         ("gap", None, 1),
     ]
     assert [row[0] for row in leaderboard.cells(table)[1:]] == ["1", "2", "-", "-"]
-    assert [row[-1] for row in leaderboard.cells(table)[1:]] == ["2/2", "2/2", "1/2", "1/2"]
+    assert [row[3] for row in leaderboard.cells(table)[1:]] == ["2/2", "2/2", "1/2", "1/2"]
 
 
 def test_protocols_never_share_a_table(board):
@@ -195,3 +195,16 @@ def test_an_unknown_task_or_format_is_a_usage_error(board):
         leaderboard.export(board, "csv", ["imagenet_*"])
     with pytest.raises(UsageError, match="csv, md or json"):
         leaderboard.export(board, "xlsx")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_no_name_and_no_number_is_cut_however_narrow_the_terminal(tmp_path, capsys, monkeypatch, columns):
+    tasks = [f"a_rather_long_task_name_{i}" for i in range(12)]
+    for i, task in enumerate(tasks):
+        results.write(tmp_path, record("a_backbone", task=task, value=70.0 + i))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    leaderboard.show(tmp_path)
+    shown = capsys.readouterr().out
+    assert all(task in shown for task in tasks)
+    assert all(f"{70 + i}.00 ±2.00" in shown for i in range(12))

@@ -114,7 +114,7 @@ def test_a_failure_is_written_down_the_rest_runs_and_a_rerun_tries_again(workpla
     (workplace / "data" / "broken" / "a").mkdir(parents=True)
     (workplace / "data" / "broken" / "b").mkdir(parents=True)
     with (workplace / "registry.yaml").open("a") as registry:
-        registry.write('  broken_knn: {imageset: broken, protocol: knn@1, title: t}\n')
+        registry.write("  broken_knn: {imageset: broken, protocol: knn@1, title: t}\n")
     text = (workplace / "registry.yaml").read_text()
     (workplace / "registry.yaml").write_text(
         text.replace("imagesets:\n", "imagesets:\n  broken: {title: damaged images, provider: folder}\n")
@@ -204,7 +204,8 @@ def test_what_is_not_there_is_told_within_two_seconds_without_loading_torch_or_t
         "finally: assert 'torch' not in sys.modules\n"
     )
     started = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True)
+    environment = os.environ | {"PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 3, done.stderr
     assert "resnet18-f37072fd.pth is not in" in done.stdout
     assert time.monotonic() - started < 2

@@ -199,9 +199,8 @@ class _Writer:
         """The state of an interrupted pass over the same levels whose rows are all there."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             state = json.loads(self.state_path.read_text())
-            whole = all(
-                self._part(l).stat().st_size >= state["rows"] * state["layouts"][l]["row_bytes"] for l in state["layouts"]
-            )
+            rows, layouts = state["rows"], state["layouts"]
+            whole = all(self._part(level).stat().st_size >= rows * layouts[level]["row_bytes"] for level in layouts)
             return state if state["levels"] == self.levels and whole else None
         return None
 
@@ -209,8 +208,8 @@ class _Writer:
         needed, free = self.total * self.layouts[level]["row_bytes"], shutil.disk_usage(self.folder).free
         if needed > free:
             raise RingbenchError(
-                f"{level} features of {self.total} images take {needed / 1e9:.1f} GB and {self.folder} has {free / 1e9:.1f} GB left; "
-                "make room, or set BENCH_HOME to a larger disk"
+                f"{level} features of {self.total} images take {needed / 1e9:.1f} GB and {self.folder} has "
+                f"{free / 1e9:.1f} GB left; make room, or set BENCH_HOME to a larger disk"
             )
 
     def _part(self, level: str) -> Path:

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import numpy as np
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
