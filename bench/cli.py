@@ -222,7 +222,7 @@ def convert(
     checkpoint_key: CheckpointKey = None,
     pipeline: PipelineText = None,
 ) -> None:
-    """Write the trunk of a checkpoint in another layout; equal trunks give equal bytes."""
+    """Write the trunk of a checkpoint for others to read."""
     from bench import convert as converting
 
     converting.convert(checkpoint, to, out, arch, stem, format, checkpoint_key, pipeline)
