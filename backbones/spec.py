@@ -6,8 +6,20 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from ringbench.spec import Name, Spec
 
-Arch = Literal["resnet18", "resnet50"]
-Stem = Literal["imagenet", "cifar"]
+# x2 and x0.5 scale the channels of every layer, wide_ only the 3x3 convolutions inside the bottlenecks.
+Arch = Literal[
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "wide_resnet50_2",
+    "wide_resnet101_2",
+    "resnet50x2",
+    "resnet18x0.5",
+    "resnet50x0.5",
+]
+Stem = Literal["imagenet", "same_pool", "same", "cifar", "cifar_pad2", "lab", "ydbdr"]  # what each is: backbones/stems.py
 
 
 class ReferenceScore(BaseModel):

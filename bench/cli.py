@@ -83,6 +83,11 @@ ResultsDir = Annotated[Path, typer.Option("--results", metavar="DIR", help="Fold
 TaskPatterns = Annotated[
     list[str] | None, typer.Option("--task", metavar="NAME", help="Only this task; name or glob, repeatable.")
 ]
+ArchName = Annotated[str | None, typer.Option(metavar="NAME", help="Such as resnet50. Default: found in the file.")]
+StemName = Annotated[str | None, typer.Option(metavar="NAME", help="Such as cifar_pad2. Default: the format's.")]
+FormatName = Annotated[str, typer.Option(metavar="NAME", help="Layout of the file.")]
+CheckpointKey = Annotated[str | None, typer.Option(metavar="K", help="Where in the file the weights are.")]
+PipelineText = Annotated[str | None, typer.Option(metavar="P", help="Preprocessing. Default: the format's.")]
 RESULTS = Path("results")
 
 
@@ -183,16 +188,39 @@ def register(
     checkpoint: Annotated[
         Path, typer.Argument(metavar="CHECKPOINT", help="The file with the weights.", exists=True, dir_okay=False)
     ],
-    arch: Annotated[Literal["resnet18", "resnet50"] | None, typer.Option(help="Default: found in the file.")] = None,
-    format: Annotated[str, typer.Option(metavar="NAME", help="Layout of the file.")] = "auto",
-    checkpoint_key: Annotated[str | None, typer.Option(metavar="K", help="Where in the file the weights are.")] = None,
-    pipeline: Annotated[str | None, typer.Option(metavar="P", help="Preprocessing. Default: the format's.")] = None,
+    arch: ArchName = None,
+    stem: StemName = None,
+    format: FormatName = "auto",
+    checkpoint_key: CheckpointKey = None,
+    pipeline: PipelineText = None,
+    imageset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Tell whether this set looks like the inputs of training.")
+    ] = None,
     alias: Annotated[list[str] | None, typer.Option(metavar="A", help="Another name; repeatable.")] = None,
 ) -> None:
     """Write a checkpoint into your registry, once it is read."""
     from bench import editing
 
-    editing.register(ctx.obj.registry, name, checkpoint, arch, format, checkpoint_key, pipeline, alias or [])
+    editing.register(ctx.obj.registry, name, checkpoint, arch, format, checkpoint_key, pipeline, alias or [], stem, imageset)
+
+
+@app.command()
+def convert(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="The file with the weights.", exists=True, dir_okay=False)
+    ],
+    to: Annotated[Literal["safetensors", "detectron2", "torchvision"], typer.Option(help="Who shall read it.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="What to write; a card of the same name in .json goes beside it.")],
+    arch: ArchName = None,
+    stem: StemName = None,
+    format: FormatName = "auto",
+    checkpoint_key: CheckpointKey = None,
+    pipeline: PipelineText = None,
+) -> None:
+    """Write the trunk of a checkpoint for others to read."""
+    from bench import convert as converting
+
+    converting.convert(checkpoint, to, out, arch, stem, format, checkpoint_key, pipeline)
 
 
 @leaderboard.command("show")

@@ -7,7 +7,7 @@ import torch
 
 from backbones import loading
 from backbones.device import resolve_dtype
-from backbones.trunk import Trunk
+from backbones.trunk import build
 from bench.plan import Cell, Options
 from imagesets import image_set as imagesets
 from imagesets import pipeline as pipelines
@@ -40,7 +40,7 @@ def cost(cells: list[Cell], options: Options) -> str:
         return "features cached"
     height, width = pipeline.size or pipeline.prepare(first_readable(images, options.on_bad_image)).shape[:2]
     with torch.device("meta"):
-        shapes = Trunk(first.backbone.arch, first.backbone.stem).eval()(torch.empty(1, 3, height, width))["res5"].shape[1:]
+        shapes = build(first.backbone.arch, first.backbone.stem).eval()(torch.empty(1, 3, height, width))["res5"].shape[1:]
     numbers = {"prepool": shapes.numel(), "res5": shapes.numel(), "pooled": shapes[0]}
     n = sum(map(len, halves))
     size = sum(n * numbers.get(level, 4 * shapes.numel()) * dtype.itemsize for level in absent)

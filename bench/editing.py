@@ -12,11 +12,13 @@ from filelock import FileLock, Timeout
 
 from backbones.spec import BackboneSpec
 from bench import registry, yaml_lines
+from imagesets.spec import ImagesetSpec
 from ringbench import files, places
 from ringbench.errors import RingbenchError, UsageError
 
 HEADER = "# Entries of your own, beside those that come with ringbench; `bench validate` checks them.\n"
 PATIENCE_S = 60
+DRIFT_IMAGES = 256
 
 
 def register(
@@ -28,36 +30,81 @@ def register(
     checkpoint_key: str | None = None,
     pipeline: str | None = None,
     aliases: list[str] | None = None,
+    stem: str | None = None,
+    imageset: str | None = None,
 ) -> None:
     """Read the checkpoint, write it to the registry `extra` (default: the overlay in use) and say what was written.
 
+    With an `imageset` the drift of its images under the pipeline is told too. The certificate goes to `certificate_path`.
     Raises UsageError for a taken name and whatever `backbones.loading.load` refuses; nothing is written then.
     """
-    from backbones import formats, loading
+    from backbones import loading
+    from bench.convert import described, left_out
 
     path = (extra or registry.overlay() or places.home() / "registry.yaml").resolve()
-    found = loading.inspect(checkpoint, checkpoint_key, format)
+    found = described(checkpoint, arch, stem, format, checkpoint_key, pipeline)
     fields = {
         "title": name,
         "aliases": aliases,
-        "arch": arch or found["arch"],
-        "stem": found["stem"],
+        "arch": found.arch,
+        "stem": found.stem,
         "source": _source(checkpoint, path.parent),
-        "format": found["format"],
+        "format": found.format,
         "checkpoint_key": checkpoint_key,
         "sha256": files.sha256_file(checkpoint),
-        "pipeline": pipeline or formats.default_pipeline(found["format"]),
+        "pipeline": found.pipeline,
     }
     fields = {key: value for key, value in fields.items() if value}
     _, spec = _draft(path, name, fields)
-    certificate = loading.load(spec, seed=0).certificate
+    backbone = loading.load(spec)
+    certificate = backbone.certificate
+    drift = (
+        _drift(backbone, spec, registry.load(path if path.exists() else extra).find("imagesets", imageset)) if imageset else None
+    )
     add_backbone(path, name, fields)
+    files.write_json(certificate_path(fields["sha256"]), certificate | ({"drift": drift} if drift else {}))
     origin = "" if pipeline else f" (usual for {spec.format} files; change it there if it was trained with another)"
     print(f"registered {name} in {path}")
     print(f"  arch      {spec.arch}, {spec.stem} stem: all {certificate['matched']} tensors found")
-    print(f"  format    {spec.format}")
+    print(
+        f"  format    {spec.format}, trunk at {'.'.join(filter(None, (certificate['path'], certificate['prefix']))) or 'the top'}"
+    )
+    print(f"  left out  {left_out(certificate)}")
+    if certificate["assumed"]:
+        print(f"  assumed   {certificate['assumed']} (the file does not show it; --stem says otherwise)")
     print(f"  pipeline  {spec.pipeline}{origin}")
+    if drift:
+        told = drift["warning"] or f"{imageset} looks like the inputs of training"
+        print(f"  drift     {told} ({', '.join(f'{place} {value:.2g}' for place, value in drift['distances'].items())})")
     print(f"Try it: bench run --backbone {name} --task digits_knn")
+
+
+def certificate_path(sha256: str) -> Path:
+    """Of the file with this digest, as `register` read it."""
+    return places.home() / "certificates" / f"{sha256}.json"
+
+
+def _drift(backbone: Any, spec: BackboneSpec, imageset: ImagesetSpec) -> dict[str, Any]:
+    from backbones.drift import by_stage
+    from bench import inputs
+    from imagesets import image_set
+    from imagesets.pipeline import parse
+    from imagesets.statistics import channel_statistics
+
+    images = image_set.load(imageset, places.data())
+    pipeline = parse(spec.pipeline)
+    if pipeline.needs_statistics:
+        pipeline = pipeline.resolve(*channel_statistics(images))
+    backbone = backbone.for_inputs(scale01=pipeline.scale01, mean=pipeline.mean, std=pipeline.std)
+    found, pixels = inputs.measure(backbone, pipeline, images, DRIFT_IMAGES)
+    return {
+        "imageset": imageset.name,
+        "images": len(pixels),
+        "distances": {"first": found.distance, **by_stage(backbone, pixels)},
+        "best": found.best,
+        "best_distance": found.best_distance,
+        "warning": found.warning,
+    }
 
 
 def add_backbone(path: Path, name: str, fields: dict[str, Any]) -> BackboneSpec:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from backbones.spec import BackboneSpec
+from bench.editing import certificate_path
 from bench.entries import LABELS
 from bench.registry import Registry
 from imagesets.spec import ImagesetSpec
@@ -98,6 +99,7 @@ def _facts(registry: Registry, spec: Spec) -> dict[str, Any]:
         case BackboneSpec():
             facts |= spec.model_dump(exclude={"name", "title", "aliases", "reference"})
             facts["reference"] = {task: f"{score.metric} {score.score}" for task, score in spec.reference.items()}
+            facts["certificate"] = _certificate(spec)
         case ImagesetSpec():
             facts |= spec.model_dump(exclude={"name", "title", "aliases"})
             facts["tasks"] = [task.name for task in registry.tasks.values() if task.imageset == spec.name]
@@ -109,6 +111,12 @@ def _facts(registry: Registry, spec: Spec) -> dict[str, Any]:
             facts |= {"image set": spec.imageset, "metric": imageset.metric, "geometry": imageset.geometry}
             facts |= {"protocol": spec.protocol, **protocol.model_dump(include={"probe", "level", "settings", "source"})}
     return facts | {"available": missing(registry, spec) or "yes", "written in": registry.places[spec.name]}
+
+
+def _certificate(spec: BackboneSpec) -> dict[str, Any]:
+    """What `bench register` found in the file."""
+    path = certificate_path(spec.sha256 or "none")
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def missing(registry: Registry, spec: Spec) -> str | None:

@@ -36,6 +36,7 @@ def command(
     for cell in _costed(plan, options) if dry_run else _carried_out(plan, options):
         told.append(cell)
         console.print(_line(cell))
+        console.file.flush()  # a log file is read while the run goes on
     counts = Counter(cell.state for cell in told)
     console.print(f"{', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}; results in {options.results}")
     if as_json:

@@ -14,6 +14,7 @@ from backbones.device import resolve_device, resolve_dtype
 from backbones.trunk import FrozenBackbone
 from bench import results
 from bench.costs import feature_cache, first_readable
+from bench.inputs import measure as input_drift
 from bench.plan import Cell, Options, Plan
 from imagesets import image_set as imagesets
 from imagesets import pipeline as pipelines
@@ -28,6 +29,7 @@ from transfer.features import Features, extract
 from transfer.protocols import measure
 
 LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "pillow")
+DRIFT_IMAGES = 64
 
 
 @dataclass(frozen=True)
@@ -91,12 +93,12 @@ def _prepare(cell: Cell, images: ImageSet, options: Options, clock: Clock) -> Pr
         with clock("statistics"), progress.bar(f"{cell.imageset.name} statistics") as update:
             pipeline = pipeline.resolve(*channel_statistics(images, progress=update, on_bad=options.on_bad_image))
     backbone = backbone.for_inputs(scale01=pipeline.scale01, mean=pipeline.mean, std=pipeline.std)
-    return Prepared(
-        images,
-        backbone,
-        pipeline,
-        [*images.notes, *_size_notes(first_readable(images, options.on_bad_image), pipeline, spec.stem)],
-    )
+    notes = [*images.notes, *_size_notes(first_readable(images, options.on_bad_image), pipeline, spec.stem)]
+    if backbone.certificate["source"] != "random":  # whose batch norms remember nothing
+        with clock("drift"):
+            found, _ = input_drift(backbone, pipeline, images, DRIFT_IMAGES)
+        notes += [found.warning] if found.warning else []
+    return Prepared(images, backbone, pipeline, notes)
 
 
 def _extract(cells: list[Cell], prepared: Prepared, options: Options, clock: Clock) -> dict[str, tuple[Features, Features]]:

@@ -5,12 +5,14 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from bench import cli, registry
+from ringbench import places
 from ringbench.errors import RingbenchError, Unavailable, UsageError
 
 ROOT = Path(cli.__file__).parent.parent
@@ -20,7 +22,8 @@ CONTRACT = {
     "show": "",
     "validate": "",
     "run": "--backbone --task --seed --device --dtype --data --results --dry-run --json --force --on-bad-image --download",
-    "register": "--arch --format --checkpoint-key --pipeline --alias",
+    "register": "--arch --stem --format --checkpoint-key --pipeline --imageset --alias",
+    "convert": "--to --out --arch --stem --format --checkpoint-key --pipeline",
     "leaderboard": "",
     "leaderboard show": "--results --task",
     "leaderboard export": "--results --format --out --task --wide",
@@ -86,7 +89,10 @@ def test_list_as_json_is_the_whole_registry_on_stdout_alone():
 @pytest.mark.parametrize(
     "name, facts",
     [
-        ("irings_imagenet", ["backbone iring_imagenet (irings_imagenet is an alias)", "not trained yet", "bench pretrain"]),
+        (
+            "irings_imagenet",
+            ["backbone iring_imagenet (irings_imagenet is an alias)", "not trained yet", "recipe iring_imagenet"],
+        ),
         ("torchvision_resnet18", ["resnet18-f37072fd.pth is not in", "--download", "supervised, ImageNet"]),
         ("random_resnet18", ["backbone random_resnet18", "normalize(dataset)", "available    yes"]),
         ("cifar10", ["image set cifar10", "cifar10_linear, cifar10_logreg, cifar10_knn", "https://www.cs.toronto.edu"]),
@@ -150,7 +156,12 @@ def handed_over(monkeypatch) -> dict:
     from bench import run
 
     seen = {}
-    monkeypatch.setattr(run, "command", lambda known, **options: seen.update(options) or seen.get("code", 0))
+
+    def command(known, options, **rest):
+        seen.update(asdict(options), **rest)
+        return seen.get("code", 0)
+
+    monkeypatch.setattr(run, "command", command)
     return seen
 
 
@@ -162,8 +173,8 @@ def test_run_hands_over_its_defaults(handed_over):
         "seeds": [0],
         "device": "auto",
         "dtype": "auto",
-        "data": None,
-        "results_dir": Path("results"),
+        "data": places.data(),
+        "results": Path("results"),
         "dry_run": False,
         "as_json": False,
         "force": False,
@@ -186,7 +197,7 @@ def test_run_hands_over_what_is_asked_for(handed_over):
         "device": "cpu",
         "dtype": "float16",
         "data": Path("d"),
-        "results_dir": Path("r"),
+        "results": Path("r"),
         "dry_run": True,
         "as_json": True,
         "force": True,
@@ -229,11 +240,11 @@ def test_a_wrong_line_is_a_usage_error_in_one_sentence(handed_over, arguments: s
 
 
 def test_the_leaderboard_gets_its_options(monkeypatch):
-    from bench import leaderboard
+    from bench import board
 
     seen = []
-    monkeypatch.setattr(leaderboard, "show", lambda *arguments: seen.append(arguments))
-    monkeypatch.setattr(leaderboard, "write", lambda *arguments, wide: seen.append((*arguments, wide)))
+    monkeypatch.setattr(board, "show", lambda *arguments: seen.append(arguments))
+    monkeypatch.setattr(board, "write", lambda *arguments, wide: seen.append((*arguments, wide)))
     assert invoke("leaderboard", "show", "--results", "r", "--task", "a*").exit_code == 0
     words = "--results r --format md --out o.md --task a --task b --wide"
     assert invoke("leaderboard", "export", *words.split()).exit_code == 0

@@ -64,9 +64,12 @@ def test_a_random_backbone_follows_the_runs_seed_unless_its_entry_fixes_one():
     [
         (lambda s: s.pop("layer4.1.conv2.weight"), r"fills 99 of 100 .*missing layer4\.1\.conv2\.weight"),
         (lambda s: s.clear(), "no tensors"),
-        (lambda s: s.update({f"x.{k}": s.pop(k) for k in list(s)}), r"fills 0 of 100 .*look like: x\.conv1\.weight"),
-        (lambda s: s.update({"layer1.2.conv1.weight": torch.zeros(1)}), "has 1 trunk tensors that a resnet18 has not"),
-        (lambda s: s.update({"conv1.weight": torch.zeros(64, 3, 3, 3)}), r"\(64, 3, 3, 3\), a resnet18 with imagenet stem needs"),
+        (lambda s: s.update({f"x{k}": s.pop(k) for k in list(s)}), r"no ResNet trunk; its 122 tensors are called xconv1\.weight"),
+        (
+            lambda s: s.update({"layer1.2.conv1.weight": torch.zeros(1)}),
+            "has 1 trunk tensors that a resnet18 with imagenet stem has not",
+        ),
+        (lambda s: s.update({"conv1.weight": torch.zeros(64, 3, 3, 3)}), r"\(64, 3, 3, 3\), a resnet18 with imagenet stem"),
         (lambda s: s["layer2.0.bn1.running_var"].neg_(), "negative variance"),
         (lambda s: s["layer3.0.conv1.weight"].view(-1)[5:6].fill_(float("nan")), "NaN or infinite"),
     ],
@@ -97,7 +100,32 @@ def test_arch_and_stem_are_told_from_the_tensors(tmp_path, arch, stem):
     from backbones.trunk import Trunk
 
     torch.save(Trunk(arch, stem).state_dict(), tmp_path / "x.pth")
-    assert loading.inspect(tmp_path / "x.pth") == {"arch": arch, "stem": stem, "format": "torchvision"}
+    assert loading.inspect(tmp_path / "x.pth") == {"arch": arch, "stem": stem, "format": "torchvision", "pipeline": PIPELINE}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_any_floating_point_type_is_read_and_named(tmp_path, network, dtype):
+    torch.save(network.to(dtype).state_dict(), tmp_path / "enc.pth")
+    backbone = loading.load(spec(tmp_path / "enc.pth"))
+    assert backbone.certificate["dtypes"][str(dtype).removeprefix("torch.")] == 100
+    assert torch.equal(backbone.trunk.conv1.weight, network.conv1.weight.float())
+
+
+def test_quantised_weights_are_refused(tmp_path, network):
+    state = network.state_dict()
+    state["layer1.0.conv1.weight"] = (state["layer1.0.conv1.weight"] * 100).to(torch.int8)
+    torch.save(state, tmp_path / "enc.pth")
+    with pytest.raises(RingbenchError, match=r"layer1\.0\.conv1\.weight is int8"):
+        loading.load(spec(tmp_path / "enc.pth"))
+
+
+def test_a_loaded_trunk_no_longer_depends_on_its_file(tmp_path, network):
+    from safetensors.torch import save_file
+
+    save_file(network.state_dict(), tmp_path / "enc.safetensors")
+    backbone = loading.load(spec(tmp_path / "enc.safetensors"))
+    (tmp_path / "enc.safetensors").write_bytes(b"")
+    assert torch.equal(backbone.trunk.conv1.weight, network.conv1.weight)
 
 
 def test_an_unknown_format_lists_the_known_ones(checkpoint):

@@ -32,9 +32,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def example(
-    n: int = 120, d: int = 8, n_classes: int = 4, *, seed: int = 0, signal: float = 0.8
-) -> tuple[np.ndarray, np.ndarray]:
+def example(n: int = 120, d: int = 8, n_classes: int = 4, *, seed: int = 0, signal: float = 0.8) -> tuple[np.ndarray, np.ndarray]:
     """Correlated features of unequal variance; every class occurs."""
     rng, fixed = np.random.default_rng(seed), np.random.default_rng(99)
     y = np.arange(n) % n_classes

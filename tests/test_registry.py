@@ -246,7 +246,8 @@ SLIPS = {
     "an unknown choice": (
         NET.replace("resnet18", "resnet81"),
         4,
-        '"arch" of backbone "net" is "resnet81"; expected resnet18 or resnet50; did you mean "resnet18"?',
+        '"arch" of backbone "net" is "resnet81"; expected resnet18 or resnet34 or resnet50 or resnet101 or resnet152 or '
+        'wide_resnet50_2 or wide_resnet101_2 or resnet50x2 or resnet18x0.5 or resnet50x0.5; did you mean "resnet18"?',
     ),
     "a number for text": (line(NET, 3, "    title: 5"), 3, '"title" of backbone "net" is the number 5; expected text'),
     "nothing for text": (line(NET, 3, "    title:"), 3, '"title" of backbone "net" is empty; expected text'),

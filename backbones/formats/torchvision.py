@@ -1,15 +1,11 @@
-"""torchvision's own files: a flat state dict with `conv1`, `bn1`, `layer1` .. `layer4` and the classifier `fc`.
+"""torchvision, and every file that holds a network under torchvision's names alone.
 
-Layout: torchvision/models/resnet.py.
+`conv1.weight`, `bn1.*`, `layer1.0.conv1.weight` .. `layer4.*`; beside them the classifier `fc.*`. Bare or in any container.
+Files of this kind are also those published for Barlow Twins, VICReg and DINO, what `bench convert` and `bench pretrain` write,
+and whatever no other format recognises.
+Layout: torchvision/models/resnet.py; pipeline: torchvision/transforms/_presets.py (v2 weights: resize(232,bilinear)).
 """
 
-from collections.abc import Mapping
+from backbones.formats import Format
 
-from torch import Tensor
-
-PIPELINE = "rgb|resize(256,bilinear)|center_crop(224)|scale01|normalize(imagenet)"
-TRUNK = ("conv1.", "bn1.", "layer1.", "layer2.", "layer3.", "layer4.")
-
-
-def trunk(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if name.startswith(TRUNK)}
+FORMAT = Format()

@@ -89,8 +89,8 @@ def path(problem: Problem, l2: Tensor, tol: float, max_iter: int) -> Iterator[tu
 def solve(problem: Problem, l2: Tensor, start: Tensor, tol: float, max_iter: int) -> tuple[Tensor, Tensor]:
     """Minimise J for each l2 (G,) from start (G, C, r): the solutions, and which of them converged.
 
-    Converged: the gradient of every class has norm <= tol, after at most `max_iter` evaluations. The norm is blind to rotations
-    and bounds the largest entry, which is what scikit-learn's `tol` looks at.
+    Converged: the gradient's 2-norm is <= tol, after at most `max_iter` evaluations. The norm does not see the rotation, and bounds
+    the largest entry, which is what scikit-learn's `tol` looks at.
     """
     ridge = problem.ridge(l2)
     scale = 1 / (problem.curvature(start[0]) + ridge)
@@ -99,7 +99,7 @@ def solve(problem: Problem, l2: Tensor, start: Tensor, tol: float, max_iter: int
     gamma, step = torch.ones_like(l2), torch.ones_like(l2)
     p = -scale * g
     for _ in range(max_iter):
-        done = _converged(g, tol)
+        done = g.flatten(1).norm(dim=1) <= tol
         if done.all():
             break
         W_new = W + _each(step) * p
@@ -118,7 +118,7 @@ def solve(problem: Problem, l2: Tensor, start: Tensor, tol: float, max_iter: int
         # Refused: go where a parabola through the two slopes has its minimum.
         step = torch.where(better, 1, step * (slope / (slope - slope_new)).clamp(0.1, 0.5))
     W[:, :, -1] -= W[:, :, -1].mean(1, keepdim=True)  # the bias has meaning up to a constant alone
-    return W, _converged(g, tol)
+    return W, g.flatten(1).norm(dim=1) <= tol
 
 
 def _inverse_hessian(S: Tensor, Y: Tensor, scale: Tensor, g: Tensor) -> Tensor:
@@ -133,10 +133,6 @@ def _inverse_hessian(S: Tensor, Y: Tensor, scale: Tensor, g: Tensor) -> Tensor:
     v = scale.flatten(1)[:, :, None] * (g.flatten(1)[:, :, None] - Y.mT @ a)
     b = torch.linalg.solve_triangular(R.mT, sy[:, :, None] * a - Y @ v, upper=False)
     return (v + S.mT @ b).view_as(g)
-
-
-def _converged(g: Tensor, tol: float) -> Tensor:
-    return g.norm(dim=2).amax(1) <= tol
 
 
 def _each(x: Tensor) -> Tensor:
