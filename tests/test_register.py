@@ -91,7 +91,7 @@ def overlays(draw) -> str:
         lines.append(f"{section}:{draw(COMMENT)}")
         for number in range(draw(st.integers(0, 2))):
             inner = pad + " " * draw(st.integers(1, 4))
-            title, entry = draw(VALUE), f"{section[0]}{number}"
+            title, entry = draw(VALUE), f"{section[0]}{number}{'@1' if section == 'protocols' else ''}"
             keys = {
                 "backbones": ["arch: resnet18", "source: random", "pipeline: rgb"],
                 "imagesets": ["provider: folder"],

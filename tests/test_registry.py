@@ -269,6 +269,7 @@ SLIPS = {
     "a digest unquoted": (NET + "    sha256: 12345678\n", 7, '"sha256" of backbone "net" is the number 12345678; expected text'),
     "a digest too short": (NET + "    sha256: abc\n", 7, '"sha256" of backbone "net" is "abc"; expected 8 to 64 hexadecimal'),
     "a space in a name": (NET.replace("net:", "my net:"), 2, 'backbone "my net": a name has letters, digits and'),
+    "a protocol without a version": (SETS.replace("quick@1", "quick"), 6, "ends in @ and a version: knn@1"),
     "a slash in a name": (NET.replace("net:", "../net:"), 2, 'backbone "../net": a name has letters, digits and'),
     "a space in an alias": (
         NET + "    aliases: [a, b c]\n",
