@@ -24,8 +24,10 @@ Target = Literal["safetensors", "torchvision", "detectron2"]
 SAID = "ringbench"  # the metadata entry for what tensors do not show
 
 
-def write(backbone: FrozenBackbone, target: Target, out: Path, pipeline: str) -> Path:
+def write(backbone: FrozenBackbone, target: Target, out: Path, pipeline: str, detector: dict | None = None) -> Path:
     """Write the trunk of `backbone` to `out` and return the path of its card. All numbers are float32.
+
+    `detector` is the part of a Detectron2 configuration that says how pixels go in; it stands in the card.
 
     Raises UsageError where the target has no such network.
     """
@@ -47,7 +49,8 @@ def write(backbone: FrozenBackbone, target: Target, out: Path, pipeline: str) ->
         temporary.write_bytes(data)
     card = out.with_suffix(".json")
     checked = parity(backbone.trunk, certificate["arch"], certificate["stem"])
-    files.write_json(card, {**said, "target": target, "certificate": certificate, "parity": checked, "ringbench": __version__})
+    told = {**said, "target": target, "certificate": certificate, "parity": checked, "ringbench": __version__}
+    files.write_json(card, told | ({"detector": detector} if detector else {}))
     return card
 
 

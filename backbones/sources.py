@@ -1,17 +1,25 @@
 """Where a backbone's weights are, and how they get there. Imports no torch: whether a file is missing is told at once."""
 
-import http.client
-import urllib.request
+import contextlib
+import json
+import os
 from pathlib import Path
-from urllib.parse import urlparse
+from urllib.parse import quote, unquote, urlparse
 
+from backbones import downloads
 from backbones.spec import BackboneSpec
-from ringbench import files, places, progress
+from ringbench import files, places
 from ringbench.errors import RingbenchError, Unavailable
+from ringbench.network import offline
 
 
-def is_url(source: str) -> bool:
-    return urlparse(source).scheme in {"http", "https"}
+def address(source: str) -> str | None:
+    """Where a file of the net is fetched from; None for any other source. HF_ENDPOINT names another hub."""
+    if source.startswith("hf:"):
+        owner, name, *file = source.removeprefix("hf:").split("/")
+        hub = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+        return f"{hub}/{owner}/{name}/resolve/main/{quote('/'.join(file) or 'model.safetensors')}"
+    return source if urlparse(source).scheme in {"http", "https"} else None
 
 
 def path_of(spec: BackboneSpec) -> Path | None:
@@ -20,8 +28,8 @@ def path_of(spec: BackboneSpec) -> Path | None:
         return None
     if spec.source.startswith("recipe:"):
         return places.checkpoints() / f"{spec.source.removeprefix('recipe:')}.safetensors"
-    if is_url(spec.source):
-        name = Path(urlparse(spec.source).path).name
+    if url := address(spec.source):
+        name = Path(unquote(urlparse(url).path)).name
         if not (spec.sha256 and spec.sha256[:8] in name):  # `checkpoint.pth` of two projects must not be one file
             name = f"{files.digest(spec.source)[:8]}-{name}"
         return places.checkpoints() / name
@@ -36,8 +44,10 @@ def missing(spec: BackboneSpec) -> str | None:
     if spec.source.startswith("recipe:"):
         recipe = spec.source.removeprefix("recipe:")
         return f"not trained yet; recipe {recipe} writes {path}, and `bench register` gives a file of your own another name"
-    if is_url(spec.source):
-        return f"{path.name} is not in {path.parent}; put it there, or add --download to fetch {spec.source}"
+    if url := address(spec.source):
+        if forbidden := offline():
+            return f"{path.name} is not in {path.parent} and {forbidden} forbids to fetch it; put it there: {url}"
+        return f"{path.name} is not in {path.parent}; put it there, or add --download to fetch {url}"
     return f"{path} does not exist; correct `source` in the registry, or put the file there"
 
 
@@ -45,47 +55,74 @@ def require(spec: BackboneSpec, *, download: bool = False) -> Path | None:
     """`path_of`, with the file in place and its digest checked.
 
     Raises Unavailable if the file is missing (and `download` is off or fails), RingbenchError if it is another file than
-    the registry promises.
+    the registry promises or than the one that was there before.
     """
-    reason = missing(spec)
-    if reason and download and is_url(spec.source):
-        _download(spec)
+    reason, path = missing(spec), path_of(spec)
+    if reason and download and address(spec.source) and not offline():
+        _download(spec, path)
     elif reason:
         raise Unavailable(f"{spec.name}: {reason}")
-    path = path_of(spec)
-    if path is not None and spec.sha256:
-        _check_digest(spec, path)
+    if path is not None:
+        check(spec, path)
     return path
 
 
-def _check_digest(spec: BackboneSpec, path: Path, advice: str = "remove it and fetch it again") -> None:
+def check(spec: BackboneSpec, path: Path) -> str | None:
+    """Compare the file with the digest that is published or was recorded at its first use, which this may be.
+
+    Returns "published", "recorded" or "new"; None for a file of the user's own without a digest. Raises RingbenchError if it is
+    another file.
+    """
+    fetched = address(spec.source) is not None
+    if not fetched and not spec.sha256:
+        return None
     found = files.sha256_file(path)
-    if not found.startswith(spec.sha256):
-        raise RingbenchError(
-            f"{spec.name}: {path_of(spec).name} has sha256 {found[: len(spec.sha256)]}, the registry expects {spec.sha256}; "
-            f"it is damaged or another file: {advice}"
-        )
+    if spec.sha256 and not found.startswith(spec.sha256):
+        raise RingbenchError(_other(path.name, found, spec))
+    if not fetched:
+        return "published"
+    record = record_of(path)
+    if record.is_file():
+        first = _recorded(record)
+        if first != found:
+            raise RingbenchError(
+                f"{spec.name}: {path.name} has sha256 {found[:12]}, but had {first[:12]} when it was first used; it has changed: "
+                f"put the first one back, or remove {record.name} to trust this one"
+            )
+        return "published" if spec.sha256 else "recorded"
+    with contextlib.suppress(OSError):  # a folder that many share may be read only
+        files.write_json(record, {"sha256": found, "bytes": path.stat().st_size, "source": spec.source})
+    return "published" if spec.sha256 else "new"
 
 
-def _download(spec: BackboneSpec) -> None:
-    path = path_of(spec)
+def record_of(path: Path) -> Path:
+    """What is remembered of a file that came from elsewhere."""
+    return path.with_name(f"{path.name}.sha256.json")
+
+
+def _recorded(record: Path) -> str:
     try:
-        with (
-            urllib.request.urlopen(spec.source, timeout=10) as reply,
-            files.atomic_path(path) as temporary,
-            progress.bar(f"fetching {path.name}") as update,
-        ):
-            promised, done = int(reply.headers.get("Content-Length", 0)), 0
-            with temporary.open("wb") as file:
-                while block := reply.read(1 << 20):
-                    done += file.write(block)
-                    update(done, promised or done)
-            if promised and done != promised:
-                raise OSError(f"{done} of {promised} bytes came")
-            if spec.sha256:
-                _check_digest(spec, temporary, "nothing was kept; is the address right?")
-    except (OSError, http.client.HTTPException, ValueError) as error:  # URLError is an OSError
-        reason = getattr(error, "reason", error)
-        raise Unavailable(
-            f"{spec.name}: {spec.source} cannot be fetched ({reason}); fetch it elsewhere and put it at {path}"
-        ) from None
+        return str(json.loads(record.read_text(encoding="utf-8"))["sha256"])
+    except (ValueError, LookupError, TypeError):
+        raise RingbenchError(f"{record} is no record of a sha256; remove it, and the file beside it is trusted anew") from None
+
+
+def _other(name: str, found: str, spec: BackboneSpec, advice: str = "remove it and fetch it again") -> str:
+    return (
+        f"{spec.name}: {name} has sha256 {found[: len(spec.sha256)]}, the registry expects {spec.sha256}; "
+        f"it is damaged or another file: {advice}"
+    )
+
+
+def _download(spec: BackboneSpec, path: Path) -> None:
+    url = address(spec.source)
+
+    def accept(part: Path) -> None:
+        if spec.sha256 and not (found := files.sha256_file(part)).startswith(spec.sha256):
+            advice = "nothing was kept; is the address right?"
+            raise RingbenchError(_other(path.name, found, spec, advice))
+
+    try:
+        downloads.fetch(url, path, accept)
+    except (downloads.Failed, OSError) as error:
+        raise Unavailable(f"{spec.name}: {url} cannot be fetched ({error}); fetch it elsewhere and put it at {path}") from None

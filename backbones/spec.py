@@ -33,13 +33,25 @@ class ReferenceScore(BaseModel):
     source: str
 
 
+class PublishedScore(BaseModel):
+    """A number somebody reported, in percent, by a protocol that is not ours: to be shown, not to be compared with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    metric: str
+    score: float
+    std: float | None = None
+    source: str | None = None  # where it is not the entry's origin
+
+
 class BackboneSpec(Spec):
     """One encoder.
 
     `source` says where the weights come from:
       `random`         initialised by `seed`, or by the run's seed where `seed` is left out
       `recipe:NAME`    written by `bench pretrain NAME`
-      a URL            downloaded only when asked for, to BENCH_HOME/checkpoints
+      a URL, or hf:OWNER/NAME[/FILE] for a file of the Hugging Face hub (default: model.safetensors)
+                       downloaded only when asked for, to BENCH_HOME/checkpoints
       a path           of a local file, relative to the registry file that names it
     """
 
@@ -52,4 +64,7 @@ class BackboneSpec(Spec):
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")] | None = None  # the digest or its first digits
     pipeline: str
     pretraining: str = "unknown"
+    licence: str | None = None  # of the weights
+    origin: str | None = None  # repository and file in which the address stands
+    published: list[PublishedScore] = Field(default_factory=list)
     reference: dict[Name, ReferenceScore] = Field(default_factory=dict)

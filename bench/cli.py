@@ -1,5 +1,6 @@
 """The `bench` command: options in, one call out. What a command does is written elsewhere and imported when it is asked for."""
 
+import os
 import sys
 from collections.abc import Iterable
 from itertools import islice
@@ -46,7 +47,7 @@ def _globals_first(args: Iterable[str]) -> list[str]:
     for word in words:
         if word == "--":
             rest += [word, *words]
-        elif word == "--debug" or word.startswith("--registry="):
+        elif word in {"--debug", "--offline"} or word.startswith("--registry="):
             first.append(word)
         elif word == "--registry":
             first += [word, *islice(words, 1)]
@@ -67,7 +68,7 @@ def _stop(code: int, sentence: str, ctx: typer.Context) -> NoReturn:
 app = typer.Typer(
     cls=Bench,
     help="How well does a frozen encoder transfer? Checkpoints in, comparable numbers out.",
-    epilog="--registry and --debug may also follow the command. Exit codes: 0 all done, 1 a run failed, "
+    epilog="--registry, --offline and --debug may also follow the command. Exit codes: 0 all done, 1 a run failed, "
     "2 usage or registry error, 3 something is unavailable and nothing failed.",
     no_args_is_help=True,
     add_completion=False,
@@ -77,6 +78,8 @@ app = typer.Typer(
 )
 leaderboard = typer.Typer(help="Show or export what the result files say.", no_args_is_help=True)
 app.add_typer(leaderboard, name="leaderboard")
+registered = typer.Typer(help="Look after the entries of the registry.", no_args_is_help=True)
+app.add_typer(registered, name="registry")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable on stdout, everything human on stderr.")]
 ResultsDir = Annotated[Path, typer.Option("--results", metavar="DIR", help="Folder of the result files.")]
@@ -98,8 +101,11 @@ def options(
         Path | None,
         typer.Option(metavar="FILE", help="Your own registry, in place of ./registry.yaml or $BENCH_HOME/registry.yaml."),
     ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Never touch the network, as BENCH_OFFLINE=1 does.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
+    if offline:
+        os.environ["BENCH_OFFLINE"] = "1"  # for the processes of workers too
     ctx.obj = Globals(registry, debug)
 
 
@@ -142,7 +148,9 @@ def validate(
     if problems:
         raise typer.Exit(2)
     counts = ", ".join(f"{len(getattr(known, section))} {section}" for section in registry.SECTIONS)
-    print(f"no problems in {' and '.join(str(path) for path in (registry.PACKAGED, overlay) if path)}: {counts}")
+    print(
+        f"no problems in {' and '.join(str(path) for path in (registry.PACKAGED, registry.ENCODERS, overlay) if path)}: {counts}"
+    )
 
 
 @app.command()
@@ -221,6 +229,21 @@ def convert(
     from bench import convert as converting
 
     converting.convert(checkpoint, to, out, arch, stem, format, checkpoint_key, pipeline)
+
+
+@registered.command()
+def verify(
+    ctx: typer.Context,
+    name: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Backbones, names or globs. Default: all.")
+    ] = None,
+    online: Annotated[bool, typer.Option("--online", help="Ask every link whether it still works.")] = False,
+) -> None:
+    """Hash the files of backbones again, and tell what has changed or gone."""
+    from bench import registry
+    from bench import verify as verifying
+
+    raise typer.Exit(verifying.command(registry.load(ctx.obj.registry), name or ["*"], online=online))
 
 
 @leaderboard.command("show")

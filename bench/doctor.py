@@ -63,7 +63,7 @@ def _registry(extra: Path | None) -> tuple[Registry, list[tuple[str, str]]]:
         path = extra or registry.overlay()
         known, problems = registry.check(path)
         rows = [
-            ("packaged", str(registry.PACKAGED)),
+            ("packaged", f"{registry.PACKAGED}, {registry.ENCODERS.name}"),
             ("your own", str(path or f"none (./registry.yaml or {places.home()}/registry.yaml)")),
         ]
         return known, rows + [("problem", str(problem)) for problem in problems]

@@ -31,7 +31,9 @@ SECTIONS: dict[str, type[Spec]] = {
 }
 LABELS = {"backbones": "backbone", "imagesets": "image set", "protocols": "protocol", "tasks": "task"}
 AXES = ("imageset", "protocol")  # along which a family of tasks is written as a product
-NO_PATH = re.compile(r"random|recipe:\w[\w.@+-]*|https?://[^/\s]+/\S*[^/\s]")  # sources that are no local file
+NO_PATH = re.compile(
+    r"random|recipe:\w[\w.@+-]*|https?://[^/\s]+/\S*[^/\s]|hf:[\w.-]+/[\w.-]+(/[\w.-]+)*"
+)  # sources that are no local file
 LARGEST = 1_000_000  # bytes; people write registries by hand
 
 
@@ -186,10 +188,10 @@ def _content_problems(spec: Spec) -> Iterator[tuple[tuple[str, ...], str]]:
         case BackboneSpec():
             if spec.format not in {"auto", *FORMATS}:
                 yield ("format",), f'unknown format "{spec.format}"{nearest(spec.format, ["auto", *FORMATS])}'
-            if not NO_PATH.fullmatch(spec.source) and re.match(r"$|recipe:|\w+://", spec.source):
+            if not NO_PATH.fullmatch(spec.source) and re.match(r"$|recipe:|hf:|\w+://", spec.source):
                 yield (
                     ("source",),
-                    f'"{spec.source}" names no weights; expected random, recipe:NAME, the address of a file, or a path',
+                    f'"{spec.source}" names no weights; expected random, recipe:NAME, an address, hf:OWNER/NAME or a path',
                 )
             yield from _refused("pipeline", pipeline.parse, spec.pipeline)
         case ImagesetSpec():

@@ -77,7 +77,7 @@ def _row(spec: Spec) -> dict[str, str]:
 
 def _weights(source: str) -> str:
     kind = source.partition(":")[0]
-    return kind if kind in {"random", "recipe"} else "URL" if kind in {"http", "https"} else "file"
+    return kind if kind in {"random", "recipe"} else "URL" if kind in {"http", "https", "hf"} else "file"
 
 
 def show_entry(registry: Registry, name: str) -> None:
@@ -97,8 +97,9 @@ def _facts(registry: Registry, spec: Spec) -> dict[str, Any]:
     facts = {"title": spec.title, "aliases": spec.aliases}
     match spec:
         case BackboneSpec():
-            facts |= spec.model_dump(exclude={"name", "title", "aliases", "reference"})
+            facts |= spec.model_dump(exclude={"name", "title", "aliases", "reference", "published"})
             facts["reference"] = {task: f"{score.metric} {score.score}" for task, score in spec.reference.items()}
+            facts["published"] = "\n".join(_published(spec))
             facts["certificate"] = _certificate(spec)
         case ImagesetSpec():
             facts |= spec.model_dump(exclude={"name", "title", "aliases"})
@@ -111,6 +112,12 @@ def _facts(registry: Registry, spec: Spec) -> dict[str, Any]:
             facts |= {"image set": spec.imageset, "metric": imageset.metric, "geometry": imageset.geometry}
             facts |= {"protocol": spec.protocol, **protocol.model_dump(include={"probe", "level", "settings", "source"})}
     return facts | {"available": missing(registry, spec) or "yes", "written in": registry.places[spec.name]}
+
+
+def _published(spec: BackboneSpec) -> Iterator[str]:
+    for score in spec.published:
+        spread = f" ± {score.std}" if score.std is not None else ""
+        yield f"{score.metric} {score.score}{spread} ({score.source or spec.origin})"
 
 
 def _certificate(spec: BackboneSpec) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What exists: the packaged registry.yaml and the user's overlay, checked as a whole and searched by name, alias or glob."""
+"""What exists: the packaged registries and the user's overlay, checked as a whole and searched by name, alias or glob."""
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -15,6 +15,7 @@ from transfer.spec import ProtocolSpec, TaskSpec
 
 _BESIDE = Path(__file__).with_name("registry.yaml")  # in an installed wheel
 PACKAGED = _BESIDE if _BESIDE.is_file() else Path(__file__).parent.parent / "registry.yaml"
+ENCODERS = PACKAGED.with_name("encoders.yaml")  # packaged too: backbones of other people
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Registry:
 
 
 def load(extra: Path | None = None) -> Registry:
-    """The packaged registry and the overlay: `extra`, or `overlay()`. Raises UsageError with the first of its problems."""
+    """The packaged registries and the overlay: `extra`, or `overlay()`. Raises UsageError with the first of its problems."""
     registry, problems = check(extra or overlay())
     if problems:
         more = f" (and {len(problems) - 1} more: `bench validate` shows all)" if problems[1:] else ""
@@ -73,15 +74,14 @@ def overlay() -> Path | None:
 
 
 def check(extra: Path | None, text: str | None = None) -> tuple[Registry, list[Problem]]:
-    """The packaged registry with the overlay `extra`, and everything that is wrong with the two.
+    """The packaged registries with the overlay `extra`, and everything that is wrong with them.
 
     What is sound is in the Registry even where something else is not. `text` stands in for the overlay's content.
     Raises UsageError if a file cannot be read at all.
     """
-    if extra is None or (extra.exists() and extra.samefile(PACKAGED)):
-        files = [File(PACKAGED, text)]
-    else:
-        files = [File(PACKAGED), File(extra, text)]
+    files = [File(path, text if _same(extra, path) else None) for path in (PACKAGED, ENCODERS)]
+    if extra is not None and not any(_same(extra, path) for path in (PACKAGED, ENCODERS)):
+        files.append(File(extra, text))
     entries, problems = _unique([entry for file in files for entry in file.entries])
     broken = set().union(*(file.broken for file in files))
     registry = Registry()
@@ -98,6 +98,10 @@ def check(extra: Path | None, text: str | None = None) -> tuple[Registry, list[P
     problems += [problem for file in files for problem in file.problems]
     order = [file.where.file for file in files]
     return registry, sorted(problems, key=lambda problem: (order.index(problem.file), problem.line))
+
+
+def _same(extra: Path | None, path: Path) -> bool:
+    return extra is not None and extra.exists() and extra.samefile(path)
 
 
 def _unique(entries: list[Entry]) -> tuple[list[Entry], list[Problem]]:

@@ -15,6 +15,7 @@ from imagesets.providers import missing
 from imagesets.providers.source import Source, no_training_images
 from imagesets.spec import ImagesetSpec
 from ringbench.errors import RingbenchError, Unavailable
+from ringbench.network import offline
 
 __all__ = ["ImageSet", "load", "missing"]
 
@@ -88,7 +89,7 @@ def load(spec: ImagesetSpec, data_dir: Path, *, download: bool = False) -> Image
     """
     provider, root = providers.find(spec.provider), providers.root_of(spec, data_dir)
     reason = provider.missing(spec, root)
-    if reason and download and hasattr(provider, "download"):
+    if reason and download and not offline() and hasattr(provider, "download"):
         provider.download(spec, root)
         reason = provider.missing(spec, root)
     if reason:

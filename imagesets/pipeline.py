@@ -18,6 +18,7 @@ import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ringbench.errors import UsageError
@@ -186,6 +187,7 @@ class Pipeline:
         return ";".join(",".join(f"{x:.6f}".rstrip("0").rstrip(".") for x in triple) for triple in (self.mean, self.std))
 
 
+@cache
 def parse(text: str) -> Pipeline:
     """Read a preprocessing string. Raises UsageError that names the wrong step and what is allowed there."""
     steps = re.sub(r"\s*([|(),;])\s*", r"\1", text.strip()).split("|")

@@ -1,7 +1,3 @@
-import functools
-import http.server
-import threading
-
 import pytest
 import torch
 import torchvision
@@ -147,67 +143,10 @@ def test_a_missing_url_file_says_where_to_put_it_without_touching_the_network(is
     assert str(isolated_home / "checkpoints") in str(caught.value)
 
 
-def test_a_download_that_cannot_be_made_leaves_no_file(isolated_home):
-    with pytest.raises(Unavailable, match="put it at"):
-        sources.require(spec("http://127.0.0.1:9/enc.pth"), download=True)
-    assert not [path for path in isolated_home.rglob("*") if path.is_file()]
-
-
-@pytest.fixture
-def server(tmp_path_factory):
-    """A loopback web server over a folder."""
-    folder = tmp_path_factory.mktemp("served")
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    handler.log_message = lambda *_: None
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield folder, f"http://127.0.0.1:{running.server_address[1]}"
-        running.shutdown()
-
-
-def test_a_download_is_checked_and_used_again(server, checkpoint, isolated_home):
-    folder, url = server
-    digest = files.sha256_file(checkpoint)[:8]
-    name = f"enc-{digest}.pth"
-    (folder / name).write_bytes(checkpoint.read_bytes())
-    entry = spec(f"{url}/{name}", sha256=digest)
-    first = sources.require(entry, download=True)
-    assert first == isolated_home / "checkpoints" / name
-    (folder / name).unlink()
-    assert sources.require(entry) == first
-
-
-def test_a_download_with_another_digest_is_not_kept(server, isolated_home):
-    folder, url = server
-    (folder / "enc.pth").write_bytes(b"<html>not found</html>")
-    with pytest.raises(RingbenchError, match="expects 0123abcd"):
-        sources.require(spec(f"{url}/enc.pth", sha256="0123abcd"), download=True)
-    assert not list((isolated_home / "checkpoints").iterdir())
-
-
 def test_files_of_one_name_from_two_addresses_are_two_files():
     one, other = (sources.path_of(spec(f"https://{host}.org/checkpoint.pth")) for host in "ab")
     assert one != other
     assert one.name.endswith("-checkpoint.pth")
-
-
-def test_a_download_that_breaks_off_is_not_kept(isolated_home):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Length", "1000")
-            self.end_headers()
-            self.wfile.write(b"only this")
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        with pytest.raises(Unavailable, match="cannot be fetched"):
-            sources.require(spec(f"http://127.0.0.1:{running.server_address[1]}/enc.pth"), download=True)
-        running.shutdown()
-    assert not [path for path in isolated_home.rglob("*") if path.is_file()]
 
 
 def test_an_untrained_recipe_says_how_it_is_trained():

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from layouts import trunk_state
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -256,6 +257,35 @@ def test_ctrl_c_says_how_to_resume_and_leaves_no_half_written_file(workplace):
     assert "Traceback" not in complaint
     assert results.read_all(workplace / "results")
     assert not list((workplace / "results").rglob("*.tmp"))
+
+
+def test_every_task_sees_the_same_features_of_an_image_whatever_is_cached(workplace, monkeypatch):
+    """CASES C8. Each task is a run of its own with an empty cache; what its probe is given is compared bit by bit."""
+    torch.save(trunk_state(), workplace / "enc.pth")
+    text = (workplace / "registry.yaml").read_text()
+    entry = "  enc: {title: t, arch: resnet18, source: ./enc.pth, pipeline: rgb|scale01|normalize(imagenet)}\n"
+    probe = "  brief@1: {title: t, probe: sgd, level: prepool, settings: {epochs: 1}, source: none}\n"
+    tasks = "  shapes_brief: {imageset: shapes, protocol: brief@1}\n"
+    text = text.replace("backbones:\n", "backbones:\n" + entry).replace("tasks:\n", f"protocols:\n{probe}tasks:\n{tasks}")
+    (workplace / "registry.yaml").write_text(text)
+    measure, seen = runner.measure, {}
+
+    def watching(protocol, images, trainval, test, **options):
+        rows = np.concatenate([trainval.array, test.array])
+        pooled = rows.mean((2, 3), dtype=np.float32) if protocol.level == "prepool" else rows
+        order = np.argsort(np.concatenate([trainval.indices, test.indices]))
+        seen[protocol.name] = pooled[order]
+        return measure(protocol, images, trainval, test, **options)
+
+    monkeypatch.setattr(runner, "measure", watching)
+    for i, task in enumerate(("shapes_knn", "shapes_logreg", "shapes_brief")):
+        monkeypatch.setenv("BENCH_HOME", str(workplace / f"home{i}"))
+        done = bench("--backbone", "enc", "--task", task)
+        assert done.exit_code == 0, done.output
+    assert seen["knn@1"].std() > 0 and len(seen["knn@1"]) == 60
+    assert seen["knn@1"].tobytes() == seen["logreg@1"].tobytes()
+    np.testing.assert_allclose(seen["brief@1"], seen["knn@1"], rtol=1e-5, atol=1e-6)
+    assert len({record["trunk_sha256"] for record in results.read_all(workplace / "results")}) == 1
 
 
 @pytest.mark.parametrize("which", ["trunk", "_running"])
