@@ -194,9 +194,7 @@ def test_cmc_compares_each_stream_with_the_other_streams_bank(window, stream):
         z_L, z_ab = pair(z, fixed.numpy())
         return reference_ir(z_L, ab, window, 0.2) + reference_ir(z_ab, L, window, 0.2)
 
-    assert_equal_to(
-        reference, lambda z: objective(*pair(z, fixed), index=INDEX, generator=generator()), embeddings(B, DIM)
-    )
+    assert_equal_to(reference, lambda z: objective(*pair(z, fixed), index=INDEX, generator=generator()), embeddings(B, DIM))
 
 
 @pytest.mark.parametrize("window", RINGS)
@@ -205,9 +203,7 @@ def test_moco_and_mocoring_are_infonce_over_the_queues_ring(window, monkeypatch)
     objective = MoCo(50, DIM, 0.2, Ring(*window)).double()
     objective.queue.keys.copy_(unit(embeddings(50, DIM, seed=2)))
     queue, k = objective.queue.keys.numpy(), embeddings(B, DIM, seed=1)
-    assert_equal_to(
-        lambda q: reference_moco(q, k.numpy(), queue, window, 0.2), lambda q: objective(q, k), embeddings(B, DIM)
-    )
+    assert_equal_to(lambda q: reference_moco(q, k.numpy(), queue, window, 0.2), lambda q: objective(q, k), embeddings(B, DIM))
 
 
 def test_moco_sends_no_gradient_to_the_keys():
@@ -220,9 +216,7 @@ def test_moco_sends_no_gradient_to_the_keys():
 def test_simclr_and_simclrring_are_nt_xent_with_the_positive_always_in_the_denominator(window):
     z2 = embeddings(B, DIM, seed=1)
     objective = SimCLR(0.3, Ring(*window))
-    assert_equal_to(
-        lambda z: reference_simclr(z, z2.numpy(), window, 0.3), lambda z: objective(z, z2), embeddings(B, DIM)
-    )
+    assert_equal_to(lambda z: reference_simclr(z, z2.numpy(), window, 0.3), lambda z: objective(z, z2), embeddings(B, DIM))
 
 
 @pytest.mark.parametrize("window", RINGS)
@@ -236,9 +230,7 @@ def test_dclw_weighs_each_pair_by_two_minus_its_share():
     z1, z2 = embeddings(B, DIM), embeddings(B, DIM, seed=1)
     e = [math.exp(cosine(a, b) / 0.5) for a, b in zip(z1.tolist(), z2.tolist(), strict=True)]
     weights = [2 - x / np.mean(e) for x in e]
-    assert_equal_to(
-        lambda z: reference_dcl(z, z2.numpy(), (0, 100), 0.3, weights), lambda z: DCLW(0.3, sigma=0.5)(z, z2), z1
-    )
+    assert_equal_to(lambda z: reference_dcl(z, z2.numpy(), (0, 100), 0.3, weights), lambda z: DCLW(0.3, sigma=0.5)(z, z2), z1)
 
 
 @pytest.mark.parametrize("positive_in_sum", [False, True])

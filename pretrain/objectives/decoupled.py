@@ -7,7 +7,6 @@ Yeh et al. 2022, "Decoupled Contrastive Learning" (arXiv 2110.06848), eq. 6:
 with w_i = 1 (DCL), or w_i = 2 - exp(s_ii' / sigma) / mean_j exp(s_jj' / sigma) (DCLW), which weighs distant pairs more.
 """
 
-import torch
 from torch import Tensor
 
 from pretrain.distributed import gather, local_rows

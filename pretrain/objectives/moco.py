@@ -21,9 +21,7 @@ class MoCo(Objective):
 
     embeddings = ("query", "key")
 
-    def __init__(
-        self, size: int = 65_536, dim: int = 128, temperature: float = 0.07, negatives: Ring | None = None
-    ) -> None:
+    def __init__(self, size: int = 65_536, dim: int = 128, temperature: float = 0.07, negatives: Ring | None = None) -> None:
         super().__init__(temperature)
         self.negatives = negatives or Uniform()
         self.queue = Queue(size, dim)
