@@ -87,7 +87,7 @@ class Ring(nn.Module):
         Similarities (B, n) to the bank, own positions (B,), uniform numbers (B, k) in [0, 1) -> positions in the bank (B, k).
         A uniform number u picks member floor(u * size) of the ring, members in the bank's order.
         """
-        B, n = similarity.shape
+        n = similarity.shape[1]
         if self.everything:
             self.ranks(n - 1)
             member = (uniform * (n - 1)).long()
@@ -127,9 +127,12 @@ class Ball(Ring):
         super().__init__(w_l, 100, annealing)
 
 
+# On the CPU numpy's comparison, search and selection are vectorised and take a fraction of torch's time.
+
+
 def between(similarity: Tensor, t_l: Tensor, t_u: Tensor) -> Tensor:
     """t_l <= similarity <= t_u, row by row: (B, n) and two (B, 1) -> (B, n)."""
-    if similarity.device.type == "cpu":  # numpy's comparisons are vectorised, torch's are not
+    if similarity.device.type == "cpu":
         similarity, t_l, t_u = similarity.numpy(), t_l.numpy(), t_u.numpy()
     inside = similarity >= t_l
     inside &= similarity <= t_u
@@ -138,7 +141,7 @@ def between(similarity: Tensor, t_l: Tensor, t_u: Tensor) -> Tensor:
 
 def nonzero(mask: Tensor) -> Tensor:
     """(B, n) -> positions of the true entries in the flattened mask, ascending."""
-    if mask.device.type == "cpu":  # again several times faster
+    if mask.device.type == "cpu":
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     return mask.flatten().nonzero()[:, 0]
 
@@ -146,18 +149,17 @@ def nonzero(mask: Tensor) -> Tensor:
 def order_statistics_(values: Tensor, lower: int, upper: int) -> tuple[Tensor, Tensor]:
     """Of each row of (B, n), whose order is lost, the values at positions lower <= upper of ascending order: (B, 1) each."""
     if values.device.type != "cpu":
-        return values.kthvalue(lower + 1, 1, True).values, values.kthvalue(upper + 1, 1, True).values
+        return tuple(values.kthvalue(position + 1, dim=1, keepdim=True).values for position in (lower, upper))
 
-    def partition(rows: np.ndarray) -> None:
+    def select(rows: np.ndarray) -> None:
         rows.partition(lower, axis=1)
         rows[:, lower:].partition(upper - lower, axis=1)
 
-    # numpy's selection is vectorised too: a tenth of the time of torch's kthvalue, topk or sort.
     rows = values.numpy()
     threads = min(torch.get_num_threads(), len(rows))
     if threads == 1:
-        partition(rows)
+        select(rows)
     else:
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(partition, np.array_split(rows, threads)))
+            list(pool.map(select, np.array_split(rows, threads)))
     return values[:, lower : lower + 1].clone(), values[:, upper : upper + 1].clone()
