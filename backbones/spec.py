@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from ringbench.spec import Name, Spec
 
@@ -40,4 +40,4 @@ class BackboneSpec(Spec):
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")] | None = None  # the digest or its first digits
     pipeline: str
     pretraining: str = "unknown"
-    reference: dict[Name, ReferenceScore] = {}
+    reference: dict[Name, ReferenceScore] = Field(default_factory=dict)

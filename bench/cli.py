@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -32,11 +32,13 @@ class Bench(TyperGroup):
             finally:
                 sys.stdout.flush()  # a reader that has gone is noticed here, where it is handled, not at exit
         except RingbenchError as error:
-            if ctx.params["debug"]:
-                raise
-            _stop(error.exit_code, f"error: {error}")
+            _stop(error.exit_code, f"error: {error}", ctx)
         except KeyboardInterrupt:
-            _stop(130, "interrupted; what was finished is kept: give the same command again and it goes on from there")
+            _stop(130, "interrupted; what was finished is kept: give the same command again and it goes on from there", ctx)
+        except OSError as error:
+            if error.filename is None:  # a closed pipe, for one, which typer ends quietly
+                raise
+            _stop(1, f"error: {error.filename}: {error.strerror}", ctx)
 
 
 def _globals_first(args: Iterable[str]) -> list[str]:
@@ -53,7 +55,11 @@ def _globals_first(args: Iterable[str]) -> list[str]:
     return first + rest
 
 
-def _stop(code: int, sentence: str) -> None:
+def _stop(code: int, sentence: str, ctx: typer.Context) -> NoReturn:
+    if ctx.params["debug"]:
+        import traceback
+
+        traceback.print_exc()
     typer.echo(sentence, err=True)
     raise typer.Exit(code)
 

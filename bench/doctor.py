@@ -10,10 +10,12 @@ from pathlib import Path
 from rich.filesize import decimal
 from rich.table import Table
 
+from backbones.spec import BackboneSpec
 from bench import listing, registry
 from bench.registry import Registry
 from ringbench import places
 from ringbench.errors import RingbenchError
+from ringbench.spec import Spec
 
 PACKAGES = ("ringbench", "torch", "torchvision", "timm", "scikit-learn", "numpy", "pillow", "pydantic")
 OPTIONAL = {
@@ -102,10 +104,8 @@ def _version(package: str) -> str | None:
 
 def _places() -> Rows:
     for name, path in {"BENCH_HOME": places.home(), "BENCH_DATA": places.data()}.items():
-        yield (
-            name,
-            f"{path} ({'from the environment' if os.environ.get(name) else 'default'}{'' if path.exists() else ', not there yet'})",
-        )
+        origin = "from the environment" if os.environ.get(name) else "default"
+        yield name, f"{path} ({origin}{'' if path.exists() else ', not there yet'})"
     for name, path in {"cache": places.cache(), "checkpoints": places.checkpoints()}.items():
         yield name, f"{decimal(sum(file.stat().st_size for file in path.rglob('*') if file.is_file()))} in {path}"
     results = Path("results").absolute()
@@ -116,12 +116,25 @@ def _places() -> Rows:
 
 def _entries(known: Registry, section: str) -> Rows:
     for spec in getattr(known, section).values():
-        yield spec.name, listing.missing(known, spec) or "available"
+        yield spec.name, _illness(known, spec) or "available"
+
+
+def _illness(known: Registry, spec: Spec) -> str | None:
+    from backbones import sources
+
+    try:
+        if isinstance(spec, BackboneSpec):
+            sources.require(spec)  # also compares the digest of a file that is there
+        return listing.missing(known, spec)
+    except RingbenchError as error:
+        return str(error).removeprefix(f"{spec.name}: ")
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def _tasks(known: Registry) -> Rows:
     """Tasks share the fate of their image set, so they are told together."""
-    absent = {name: listing.missing(known, spec) for name, spec in known.imagesets.items()}
+    absent = {name: _illness(known, spec) for name, spec in known.imagesets.items()}
     ready = [task.name for task in known.tasks.values() if not absent[task.imageset]]
     yield "available", ", ".join(ready) or "none"
     for imageset in filter(absent.get, absent):

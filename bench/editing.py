@@ -89,15 +89,15 @@ def _draft(path: Path, name: str, fields: dict[str, Any]) -> tuple[str, Backbone
         raise UsageError(f'the name "{name}" is taken ({known.places[name]}); choose another')
     old = path.read_bytes().decode() if exists else HEADER
     new = _splice(old, name, fields)
-    known, problems = registry.check(path, new)
-    if problems:
-        raise UsageError(problems[0].sentence)
     wanted = yaml_lines.read(old).value or {}
     wanted["backbones"] = (wanted.get("backbones") or {}) | {name: fields}
     if yaml_lines.read(new).value != wanted:
         raise UsageError(
             f"{path} is laid out in a way `bench register` cannot add to; add this yourself:\n{_block(name, fields)}"
         )
+    known, problems = registry.check(path, new)
+    if problems:
+        raise UsageError(problems[0].sentence)
     return new, known.backbones[name]
 
 

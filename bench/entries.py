@@ -12,13 +12,15 @@ from pydantic import ValidationError
 from backbones.formats import FORMATS
 from backbones.spec import BackboneSpec
 from bench import yaml_lines
-from bench.wording import found, nearest, sentences
+from bench.wording import found, sentences
 from bench.yaml_lines import UNREADABLE
 from imagesets import pipeline
 from imagesets.providers import PROVIDERS
 from imagesets.spec import ImagesetSpec
 from ringbench.errors import UsageError
 from ringbench.spec import Spec
+from ringbench.wording import nearest
+from transfer.probes import PROBES
 from transfer.spec import ProtocolSpec, TaskSpec
 
 SECTIONS: dict[str, type[Spec]] = {
@@ -29,6 +31,7 @@ SECTIONS: dict[str, type[Spec]] = {
 }
 LABELS = {"backbones": "backbone", "imagesets": "image set", "protocols": "protocol", "tasks": "task"}
 AXES = ("imageset", "protocol")  # along which a family of tasks is written as a product
+NO_PATH = re.compile(r"random|recipe:\w[\w.@+-]*|https?://[^/\s]+/\S*[^/\s]")  # sources that are no local file
 LARGEST = 1_000_000  # bytes; people write registries by hand
 
 
@@ -52,7 +55,8 @@ class Problem(NamedTuple):
     sentence: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.sentence}"
+        sentence = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in self.sentence)
+        return f"{self.file}:{self.line}: {sentence}"
 
 
 class Entry(NamedTuple):
@@ -113,10 +117,10 @@ class File:
     def _entry(self, section: str, key: str, fields: Any) -> None:
         where = self.where._replace(path=(section, key))
         label = f'{LABELS[section]} "{key}"'
-        if fields is UNREADABLE:
-            return
         if not isinstance(fields, dict):
-            self._problem(where(), f"{label} is {found(fields)}; expected its keys below it")
+            self.broken.add(key)
+            if fields is not UNREADABLE:
+                self._problem(where(), f"{label} is {found(fields)}; expected its keys below it")
         elif section == "tasks":
             for name, member, place in self._family(key, fields, where, label):
                 self._build(section, name, member, place, label)
@@ -151,9 +155,9 @@ class File:
             for keys, sentence in sentences(error, SECTIONS[section], label):
                 self._problem(where(*keys), sentence)
             return
-        for key, sentence in _content_problems(spec):
-            self._problem(where(key), f'"{key}" of {label}: {sentence}')
-        if isinstance(spec, BackboneSpec) and not _is_special(spec.source):
+        for keys, sentence in _content_problems(spec):
+            self._problem(where(*keys), f'"{".".join(keys)}" of {label}: {sentence}')
+        if isinstance(spec, BackboneSpec) and not NO_PATH.fullmatch(spec.source):
             spec = spec.model_copy(update={"source": str(self.folder / Path(spec.source).expanduser())})
         self.entries.append(Entry(section, spec, where))
 
@@ -176,33 +180,39 @@ def _content(path: Path) -> str:
         ) from None
 
 
-def _content_problems(spec: Spec) -> Iterator[tuple[str, str]]:
-    """What the types cannot see, as (key, sentence)."""
-    if isinstance(spec, BackboneSpec):
-        if spec.format not in {"auto", *FORMATS}:
-            yield "format", f'unknown format "{spec.format}"{nearest(spec.format, ["auto", *FORMATS])}'
-        if not spec.source or (not _is_special(spec.source) and ("://" in spec.source or spec.source.startswith("recipe:"))):
-            yield (
-                "source",
-                f'"{spec.source}" names no weights; expected random, recipe:NAME, the http(s) address of a file, or a path',
-            )
-        yield from _refused("pipeline", pipeline.parse, spec.pipeline)
-    if isinstance(spec, ImagesetSpec):
-        if spec.provider not in PROVIDERS:
-            yield "provider", f'unknown provider "{spec.provider}"{nearest(spec.provider, PROVIDERS)}'
-        yield from _refused("geometry", pipeline.parse("rgb").with_geometry, spec.geometry)
+def _content_problems(spec: Spec) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What the types cannot see, as (keys, sentence)."""
+    match spec:
+        case BackboneSpec():
+            if spec.format not in {"auto", *FORMATS}:
+                yield ("format",), f'unknown format "{spec.format}"{nearest(spec.format, ["auto", *FORMATS])}'
+            if not NO_PATH.fullmatch(spec.source) and re.match(r"$|recipe:|\w+://", spec.source):
+                yield (
+                    ("source",),
+                    f'"{spec.source}" names no weights; expected random, recipe:NAME, the address of a file, or a path',
+                )
+            yield from _refused("pipeline", pipeline.parse, spec.pipeline)
+        case ImagesetSpec():
+            if spec.provider not in PROVIDERS:
+                yield ("provider",), f'unknown provider "{spec.provider}"{nearest(spec.provider, PROVIDERS)}'
+            yield from _refused("geometry", pipeline.parse("rgb").with_geometry, spec.geometry)
+        case ProtocolSpec():
+            if spec.probe not in PROBES:
+                yield ("probe",), f'unknown probe "{spec.probe}"{nearest(spec.probe, PROBES)}'
+            for key, value in spec.settings.items():
+                for item in value if isinstance(value, list) else [value]:
+                    if isinstance(item, str) and re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", item):
+                        yield (
+                            ("settings", key),
+                            f"YAML reads {item} as text; a number with an exponent needs a dot and a sign: 1.0e-3",
+                        )
 
 
-def _refused(key: str, check: Callable[[Any], object], value: Any) -> Iterator[tuple[str, str]]:
+def _refused(key: str, check: Callable[[Any], object], value: Any) -> Iterator[tuple[tuple[str, ...], str]]:
     try:
         check(value)
     except UsageError as error:
-        yield key, str(error)
-
-
-def _is_special(source: str) -> bool:
-    """Whether the source is no path of a local file."""
-    return source == "random" or bool(re.fullmatch(r"recipe:\w[\w.@+-]*|https?://[^/\s]+/\S*[^/\s]", source))
+        yield (key,), str(error)
 
 
 def _fill(value: Any, member: dict[str, Any]) -> Any:

@@ -19,10 +19,24 @@ from bench.results import Record
 from ringbench import files
 from ringbench.errors import UsageError
 
-LONG_COLUMNS = (
-    "schema backbone task imageset protocol metric value ci_low ci_high n_test seeds seed_std status reasons converged selected_on "
-    "grid_edge reference delta off_reference level pipeline trunk_sha256 certificate_sha256 fingerprint split_hash dtype device"
-).split()
+LONG_COLUMNS = [
+    *(
+        "schema",
+        "backbone",
+        "task",
+        "imageset",
+        "protocol",
+        "metric",
+        "value",
+        "ci_low",
+        "ci_high",
+        "n_test",
+        "seeds",
+        "seed_std",
+    ),
+    *("status", "reasons", "converged", "selected_on", "grid_edge", "reference", "delta", "off_reference", "level", "pipeline"),
+    *("trunk_sha256", "certificate_sha256", "fingerprint", "split_hash", "dtype", "device"),
+]
 
 
 @dataclass(frozen=True)
@@ -83,7 +97,7 @@ def tables(board: Iterable[Entry]) -> list[Table]:
 
 
 def export(results_dir: Path, format: str, tasks: Iterable[str] = (), *, wide: bool = False) -> str:
-    """The leaderboard as text: csv (one row for each backbone x task x metric; with `wide` for each protocol x backbone), md, json."""
+    """The leaderboard as csv, md or json. A row is a backbone x task x metric; with `wide`, in csv, a protocol x backbone."""
     board = entries(results.read_all(results_dir), tasks)
     if format == "md":
         return "\n".join(_markdown(table) for table in tables(board))

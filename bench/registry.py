@@ -6,11 +6,11 @@ from pathlib import Path
 
 from backbones.spec import BackboneSpec
 from bench.entries import AXES, LABELS, SECTIONS, Entry, File, Problem
-from bench.wording import nearest
 from imagesets.spec import ImagesetSpec
 from ringbench import places
 from ringbench.errors import UsageError
 from ringbench.spec import Spec
+from ringbench.wording import nearest
 from transfer.spec import ProtocolSpec, TaskSpec
 
 _BESIDE = Path(__file__).with_name("registry.yaml")  # in an installed wheel

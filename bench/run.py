@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.markup import escape
 
 from bench import plan as planning
-from bench import results, runner
-from bench.plan import Cell
+from bench import results
+from bench.plan import Cell, Plan
 from bench.registry import Registry
 from ringbench import places
 
@@ -40,38 +40,38 @@ def command(
     plan = planning.make(
         registry, backbones, tasks, seeds, results_dir=results_dir, data_dir=data_dir, download=download, force=force
     )
-    if dry_run:
-        cells = plan.cells
-        for cell in cells:
-            console.print(f"{cell.state:<12}{cell.label}  [dim]{cell.protocol.name}, {_why(cell)}[/dim]")
-    else:
-        options = {"device": device, "dtype": dtype, "on_bad_image": on_bad_image, "download": download, "debug": debug}
-        cells = []
-        for cell in runner.execute(plan, results_dir=results_dir, data_dir=data_dir, options=options):
-            cells.append(cell)
+    ready = Plan([cell for cell in plan.cells if cell.state != "unavailable"])
+    told = [cell for cell in plan.cells if cell.state == "unavailable"]
+    for cell in told:
+        console.print(_line(cell))
+    if ready.cells:  # what is missing is told at once, before torch is loaded
+        from bench import runner
+
+        options = runner.Options(results_dir, data_dir, device, dtype, on_bad_image, download, debug)
+        for cell in ready.cells if dry_run else runner.execute(ready, options):
+            told.append(cell)
+            if dry_run and cell.state == "run":
+                cell.reason = runner.cost(cell, options)
             console.print(_line(cell))
-    counts = Counter(cell.state for cell in cells)
+    counts = Counter(cell.state for cell in told)
     console.print(f"{', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}; results in {results_dir}")
     if as_json:
-        print(json.dumps([_as_json(cell) for cell in cells], indent=2, sort_keys=True))
+        print(json.dumps([_as_json(cell) for cell in told], indent=2, sort_keys=True))
     return next((code for state, code in EXIT_CODES.items() if counts[state]), 0)
 
 
 def _line(cell: Cell) -> str:
     if cell.state != "measured":
         colour = {"failed": "red", "unavailable": "yellow"}.get(cell.state, "dim")
-        return f"[{colour}]{cell.state:<12}[/{colour}]{cell.label}: {_why(cell)}"
+        return f"[{colour}]{cell.state:<12}[/{colour}]{cell.label}: {escape(cell.reason)}"
     record = results.read(cell.path)
     score, seconds = record["metrics"][record["metric"]], sum(record["seconds"].values())
-    line = f"{record['status']:<12}{cell.label}: {record['metric']} {score['value']:.2f} [{score['ci_low']:.2f}, {score['ci_high']:.2f}]"
+    interval = escape(f"[{score['ci_low']:.2f}, {score['ci_high']:.2f}]")
+    line = f"{record['status']:<12}{cell.label}: {record['metric']} {score['value']:.2f} {interval}"
     remarks = record["reasons"] + record["notes"]
     if record["delta"] is not None:
         remarks.insert(0, f"{record['delta']:+.2f} from the reference{', off' if record['off_reference'] else ''}")
     return f"{line}  n {score['n']}, {seconds:.1f} s" + (f"  [yellow]{escape('; '.join(remarks))}[/yellow]" if remarks else "")
-
-
-def _why(cell: Cell) -> str:
-    return escape(cell.reason)
 
 
 def _as_json(cell: Cell) -> dict:

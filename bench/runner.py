@@ -1,139 +1,191 @@
 """From two names to numbers: plan, then for each backbone and image set one pass of the images, then a probe for each task."""
 
 import platform
-import sys
-import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from bench import plan as planning
+import torch
+
+from backbones import loading, sources
+from backbones.device import resolve_device, resolve_dtype
+from backbones.trunk import FrozenBackbone, trunk_sha256
 from bench import results
 from bench.plan import Cell, Plan
-from bench.registry import Registry
-from ringbench import files, places, progress
+from imagesets import image_set as imagesets
+from imagesets import pipeline as pipelines
+from imagesets.image_set import ImageSet
+from imagesets.pipeline import Pipeline
+from imagesets.statistics import channel_statistics
+from ringbench import __version__, files, places, progress
+from ringbench.clock import Clock
 from ringbench.errors import RingbenchError, Unavailable
+from transfer.features import Features, extract, is_cached
+from transfer.protocols import measure
 
-LIBRARIES = ("ringbench", "torch", "torchvision", "numpy", "scikit-learn", "pillow")
+LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "pillow")
 
 
-def execute(plan: Plan, *, results_dir: Path, data_dir: Path, options: dict) -> Iterator[Cell]:
-    """Measure every cell of the plan that is to be run and yield each cell as soon as its fate is known.
+@dataclass(frozen=True)
+class Options:
+    """How to run, whatever is run: what `bench run` was given beside names."""
+
+    results: Path
+    data: Path
+    device: str = "auto"
+    dtype: str = "auto"
+    on_bad_image: str = "stop"
+    download: bool = False
+    debug: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One backbone ready for one image set."""
+
+    images: ImageSet
+    backbone: FrozenBackbone
+    pipeline: Pipeline
+    notes: list[str]
+
+
+def execute(plan: Plan, options: Options) -> Iterator[Cell]:
+    """Measure every cell that is to be run and yield each cell as soon as its fate is known.
 
     A cell's `state` ends as done, measured, failed or unavailable. A failure is written down and the rest goes on.
-    `options`: device, dtype, on_bad_image, download, debug.
+    Raises UsageError or Unavailable for a device or dtype that cannot be had.
     """
+    resolve_device(options.device), resolve_dtype(options.dtype)  # a wrong name is a wrong request, not a failed cell
     for cells in plan.groups():
-        yield from (cell for cell in cells if cell.state == "unavailable")
-        present = [cell for cell in cells if cell.state != "unavailable"]
-        if present:
-            yield from _measure_group(present, results_dir, data_dir, options)
+        yield from _measure_group(cells, options)
 
 
-def _measure_group(cells: list[Cell], results_dir: Path, data_dir: Path, options: dict) -> Iterator[Cell]:
-    first, clock = cells[0], _Clock()
+def _measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
+    clock = Clock()
     try:
-        from imagesets import image_set as imagesets
-
         with clock("open"):
-            images = imagesets.load(first.imageset, data_dir, download=options["download"])
-            weights_sha256 = _weights_sha256(first, options["download"])
-        inputs = {id(cell): _inputs(cell, images, weights_sha256, options) for cell in cells}
-        yield from (_confirm(cell, inputs[id(cell)]) for cell in cells if cell.state == "done")
-        to_run = [cell for cell in cells if cell.state == "run"]
-        if not to_run:
+            images = imagesets.load(cells[0].imageset, options.data, download=options.download)
+            weights = _weights(cells[0], options)
+        inputs = {cell.task.name: _inputs(cell, images, weights, options) for cell in cells}
+        yield from (_confirm(cell, inputs[cell.task.name]) for cell in cells if cell.state == "done")
+        cells = [cell for cell in cells if cell.state == "run"]
+        if not cells:
             return
-        backbone, pipeline, features, notes = _extract(to_run, images, options, clock)
+        prepared = _prepare(cells[0], images, options, clock)
+        features = _extract(cells, prepared, options, clock)
     except Unavailable as error:
         yield from (_close(cell, "unavailable", str(error)) for cell in cells)
         return
     except Exception as error:
-        if options["debug"]:
+        if options.debug:
             raise
-        yield from (_fail(cell, error, results_dir) for cell in cells)
+        yield from (_fail(cell, error, options.results) for cell in cells)
         return
-    for cell in to_run:
-        yield _measure(cell, images, backbone, pipeline, features, notes, inputs[id(cell)], results_dir, options, clock)
+    for cell in cells:
+        try:
+            yield _measure(cell, prepared, features[cell.protocol.level], inputs[cell.task.name], options, Clock(clock))
+        except Exception as error:
+            if options.debug:
+                raise
+            yield _fail(cell, error, options.results)
 
 
-def _extract(cells: list[Cell], images, options: dict, clock: "_Clock"):
-    """Load the backbone and bring features of all levels these cells need, each image passing the trunk once."""
-    from backbones import loading
-    from backbones.device import resolve_device, resolve_dtype
-    from imagesets.pipeline import parse
-    from imagesets.statistics import channel_statistics
-    from transfer.features import extract
-
-    spec, imageset, on_bad = cells[0].backbone, cells[0].imageset, options["on_bad_image"]
-    device, dtype = resolve_device(options["device"]), resolve_dtype(options["dtype"])
+def _prepare(cell: Cell, images: ImageSet, options: Options, clock: Clock) -> Prepared:
+    """Load the backbone and fill in what its pipeline takes from the image set."""
+    spec, device, dtype = cell.backbone, resolve_device(options.device), resolve_dtype(options.dtype)
     with clock("load"):
-        backbone = loading.load(spec, seed=cells[0].seed, device=device, dtype=dtype, download=options["download"])
-    pipeline = parse(spec.pipeline).with_geometry(imageset.geometry)
+        backbone = loading.load(spec, seed=cell.seed, device=device, dtype=dtype, download=options.download)
+    pipeline = pipelines.parse(spec.pipeline).with_geometry(cell.imageset.geometry)
     if pipeline.needs_statistics:
-        with clock("statistics"), progress.bar(f"{imageset.name} statistics") as update:
-            pipeline = pipeline.resolve(*channel_statistics(images, places.cache(), progress=update, on_bad=on_bad))
+        with clock("statistics"), progress.bar(f"{cell.imageset.name} statistics") as update:
+            pipeline = pipeline.resolve(*channel_statistics(images, progress=update, on_bad=options.on_bad_image))
     backbone = backbone.for_inputs(scale01=pipeline.scale01, mean=pipeline.mean, std=pipeline.std)
-    levels = sorted({cell.protocol.level for cell in cells})
-    features = {}
-    with clock("extract"):
-        for split, indices in (("trainval", images.trainval), ("test", images.splits["test"])):
-            with progress.bar(f"{spec.name} on {imageset.name}, {split}") as update:
-                cache = places.cache() / "features"
-                features[split] = extract(
-                    backbone, pipeline, images, indices, levels, cache, on_bad_image=on_bad, progress=update
+    return Prepared(images, backbone, pipeline, [*images.notes, *_size_notes(images, pipeline, spec.stem)])
+
+
+def _extract(cells: list[Cell], prepared: Prepared, options: Options, clock: Clock) -> dict[str, tuple[Features, Features]]:
+    """level -> (trainval, test) features of all levels these cells need, each image passing the trunk once."""
+    levels, images, halves = sorted({cell.protocol.level for cell in cells}), prepared.images, []
+    for split, indices in (("trainval", images.trainval), ("test", images.splits["test"])):
+        with clock("extract"), progress.bar(f"{cells[0].backbone.name} on {images.spec.name}, {split}") as update:
+            halves.append(
+                extract(
+                    prepared.backbone,
+                    prepared.pipeline,
+                    images,
+                    indices,
+                    levels,
+                    _cache(),
+                    on_bad_image=options.on_bad_image,
+                    progress=update,
                 )
-    return backbone, pipeline, features, [*images.notes, *_size_notes(images, pipeline, spec)]
+            )
+    return {level: (halves[0][level], halves[1][level]) for level in levels}
 
 
-def _measure(cell, images, backbone, pipeline, features, notes, inputs, results_dir, options, clock) -> Cell:
-    from backbones.trunk import trunk_sha256
-    from transfer.protocols import measure
-
-    level, device = cell.protocol.level, str(backbone.device)
-    trainval, test = features["trainval"][level], features["test"][level]
-    try:
-        with clock("probe"), progress.bar(f"{cell.label}") as update:
-            outcome = measure(cell.protocol, images, trainval, test, seed=cell.seed, device=device, progress=update)
-        if trunk_sha256(backbone.trunk) != backbone.certificate["trunk_sha256"]:
-            raise RingbenchError(f"the weights of {cell.backbone.name} changed during the run; this is a fault of ringbench")
-    except Exception as error:
-        if options["debug"]:
-            raise
-        return _fail(cell, error, results_dir)
+def _measure(
+    cell: Cell,
+    prepared: Prepared,
+    features: tuple[Features, Features],
+    inputs: dict[str, str],
+    options: Options,
+    clock: Clock,
+) -> Cell:
+    images, backbone, device = prepared.images, prepared.backbone, str(prepared.backbone.device)
+    trainval, test = features
+    with clock("probe"), progress.bar(cell.label) as update:
+        outcome = measure(cell.protocol, images, trainval, test, seed=cell.seed, device=device, progress=update)
+    if trunk_sha256(backbone.trunk) != backbone.certificate["trunk_sha256"]:
+        raise RingbenchError(f"the weights of {cell.backbone.name} changed during the run; this is a fault of ringbench")
     reference = cell.backbone.reference.get(cell.task.name)
-    record = (
-        _identity(cell)
-        | outcome
-        | {
-            "status": "ok",
-            "metric": cell.imageset.metric,
-            "inputs": inputs,
-            "trunk_sha256": backbone.certificate["trunk_sha256"],
-            "certificate": backbone.certificate,
-            "certificate_sha256": files.digest(backbone.certificate),
-            "fingerprint": images.fingerprint,
-            "split_hash": images.split_hash,
-            "pipeline": str(pipeline),
-            "level": level,
-            "skipped_images": len(trainval.skipped) + len(test.skipped),
-            "reference": reference.model_dump() if reference else None,
-            "device": device,
-            "dtype": str(backbone.dtype).removeprefix("torch."),
-            "versions": {name: metadata.version(name) for name in LIBRARIES} | {"python": platform.python_version()},
-            "seconds": clock.seconds(),
-            "features_cached": trainval.cached and test.cached,
-            "notes": outcome["notes"] + notes,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-    )
+    record = {
+        **_identity(cell),
+        **outcome,
+        "status": "ok",
+        "metric": cell.imageset.metric,
+        "inputs": inputs,
+        "trunk_sha256": backbone.certificate["trunk_sha256"],
+        "certificate": backbone.certificate,
+        "certificate_sha256": files.digest(backbone.certificate),
+        "fingerprint": images.fingerprint,
+        "split_hash": images.split_hash,
+        "pipeline": str(prepared.pipeline),
+        "level": cell.protocol.level,
+        "skipped_images": len(trainval.skipped) + len(test.skipped),
+        "reference": reference.model_dump() if reference else None,
+        "device": device,
+        "dtype": str(backbone.dtype).removeprefix("torch."),
+        "versions": {"ringbench": __version__, "python": platform.python_version()}
+        | {name: metadata.version(name) for name in LIBRARIES},
+        "seconds": clock.seconds(),
+        "features_cached": trainval.cached and test.cached,
+        "notes": outcome["notes"] + prepared.notes,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
     record["delta"], record["off_reference"] = results.reference_delta(record)
-    record["status"], record["reasons"] = results.judge(record, results.read_all(results_dir))
-    results.write(results_dir, record)
-    cell.state, cell.reason = "measured", str(cell.path)
-    return cell
+    record["status"], record["reasons"] = results.judge(record, results.read_all(options.results))
+    results.write(options.results, record)
+    return _close(cell, "measured", str(cell.path))
+
+
+def cost(cell: Cell, options: Options) -> str:
+    """What a cell that is to be run will take, in words: images through the trunk, and disk for their features."""
+    images = imagesets.load(cell.imageset, options.data)
+    prepared = _prepare(cell, images, options, Clock())
+    level, dtype, key = cell.protocol.level, prepared.backbone.dtype, prepared.backbone.certificate["trunk_sha256"]
+    halves = images.trainval, images.splits["test"]
+    if all(is_cached(key, prepared.pipeline, images, half, level, dtype, _cache()) for half in halves):
+        return "features cached"
+    image = torch.from_numpy(prepared.pipeline.prepare(images.read(int(halves[0][0])))).permute(2, 0, 1)
+    (row,) = prepared.backbone(image[None], [level])[level]
+    (_, height, width), n = image.shape, sum(map(len, halves))
+    return f"{n:,} images of {height} x {width} px through the trunk, {n * row.nbytes / 1e9:.2f} GB of features"
+
+
+def _cache() -> Path:
+    return places.cache() / "features"
 
 
 def _identity(cell: Cell) -> dict:
@@ -146,24 +198,23 @@ def _identity(cell: Cell) -> dict:
     }
 
 
-def _inputs(cell: Cell, images, weights_sha256: str, options: dict) -> dict[str, str]:
+def _inputs(cell: Cell, images: ImageSet, weights: str, options: Options) -> dict[str, str]:
     """What the number depends on, part by part, so that a stale result can be told from a valid one."""
     backbone, protocol = cell.backbone, cell.protocol
     return {
-        "weights": weights_sha256,
+        "weights": weights,
         "backbone": files.digest(backbone.model_dump(include={"arch", "stem", "format", "checkpoint_key", "pipeline"})),
         "protocol": files.digest(protocol.model_dump(mode="json", include={"probe", "level", "settings"})),
         "images": files.digest([images.fingerprint, images.split_hash, cell.imageset.geometry, cell.imageset.metric]),
-        "dtype": options["dtype"],
+        "dtype": str(resolve_dtype(options.dtype)),
     }
 
 
-def _weights_sha256(cell: Cell, download: bool) -> str:
-    from backbones import sources
-
-    path = sources.require(cell.backbone, download=download)
+def _weights(cell: Cell, options: Options) -> str:
+    """The sha256 of the file, or the seed of random weights."""
+    path = sources.require(cell.backbone, download=options.download)
     seed = cell.seed if cell.backbone.seed is None else cell.backbone.seed
-    return files.sha256_file(path) if path else f"random:{seed}"
+    return files.sha256_file(path) if path else f"random, seed {seed}"
 
 
 def _confirm(cell: Cell, inputs: dict[str, str]) -> Cell:
@@ -176,11 +227,12 @@ def _confirm(cell: Cell, inputs: dict[str, str]) -> Cell:
     return cell
 
 
-def _size_notes(images, pipeline, spec) -> list[str]:
-    height, width = images.read(int(images.trainval[0])).shape[:2]
-    native, used = min(height, width), min(pipeline.size or (height, width))
-    notes = [f"images of {native} px are enlarged to {used} px"] if used > 1.5 * native else []
-    if used < 64 and spec.stem == "imagenet":
+def _size_notes(images: ImageSet, pipeline: Pipeline, stem: str) -> list[str]:
+    """CASES D5: small images before a stem that shrinks them by four, and what the pipeline did about it."""
+    image = images.read(int(images.trainval[0]))
+    native, used = min(image.shape[:2]), min(pipeline.prepare(image).shape[:2])
+    notes = [f"images are enlarged, the first from {native} to {used} px"] if used > 1.5 * native else []
+    if used < 64 and stem == "imagenet":
         notes.append(f"an input of {used} px leaves a {-(-used // 32)} px res5 map behind the imagenet stem")
     return notes
 
@@ -202,21 +254,3 @@ def _fail(cell: Cell, error: Exception, results_dir: Path) -> Cell:
 def _sentence(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     return text if isinstance(error, RingbenchError) else f"{type(error).__name__}: {text.splitlines()[0]} (--debug shows where)"
-
-
-class _Clock:
-    """Seconds spent in each named stage."""
-
-    def __init__(self) -> None:
-        self._spent: Counter = Counter()
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._spent[stage] = time.perf_counter() - started
-
-    def seconds(self) -> dict[str, float]:
-        return {stage: round(spent, 3) for stage, spent in self._spent.items()}

@@ -1,13 +1,14 @@
 """What is wrong with a registry entry, in one sentence: pydantic's findings, unknown words and the nearest known ones."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from bench.yaml_lines import UNREADABLE
+from ringbench.wording import nearest
 
 TYPES = {  # pydantic's kinds of error
     "string_type": "text",
@@ -19,13 +20,6 @@ TYPES = {  # pydantic's kinds of error
 }
 NAME_RULE = "letters, digits and _ . @ + - only, beginning with a letter, a digit or _"
 SHA256_RULE = "8 to 64 hexadecimal digits in lower case"
-
-
-def nearest(word: str, known: Collection[str]) -> str:
-    """The end of a sentence about an unknown word: the known words that look like it, or all of them where they are few."""
-    if near := get_close_matches(word, known, n=2):
-        return "; did you mean " + " or ".join(f'"{name}"' for name in near) + "?"
-    return f"; expected {', '.join(known)}" if 0 < len(known) <= 16 else ""
 
 
 def found(value: Any) -> str:
@@ -46,6 +40,10 @@ def sentences(error: ValidationError, model: type[BaseModel], label: str) -> Ite
     """pydantic's findings about the entry `label` as (keys that lead to the place, sentence)."""
     findings = [finding for finding in error.errors(include_url=False) if finding["input"] is not UNREADABLE]
     misspelt = [str(finding["loc"][-1]) for finding in findings if finding["type"] == "extra_forbidden"]
+    lacking = [".".join(map(str, finding["loc"])) for finding in findings if finding["type"] == "missing"]
+    lacking = [place for place in lacking if not get_close_matches(place.rpartition(".")[2], misspelt)]  # one mistake, not two
+    if lacking:
+        yield (), f"{label} lacks the key{'s' if lacking[1:] else ''} {', '.join(lacking)}"
     for finding in findings:
         keys, kind = tuple(part for part in finding["loc"] if part != "[key]"), finding["type"]
         last, place = str(keys[-1]), ".".join(map(str, keys))
@@ -54,10 +52,7 @@ def sentences(error: ValidationError, model: type[BaseModel], label: str) -> Ite
         elif kind == "extra_forbidden":
             inside = f'"{".".join(map(str, keys[:-1]))}" of {label}' if keys[1:] else label
             yield keys, f'unknown key "{last}" in {inside}{nearest(last, _known_keys(model, keys[:-1]))}'
-        elif kind == "missing":
-            if not get_close_matches(last, misspelt):  # a misspelt key is one mistake, not two
-                yield keys, f'{label} lacks the key "{place}"'
-        else:
+        elif kind != "missing":
             yield keys, f'"{place}" of {label} is {found(finding["input"])}; expected {_expected(finding)}'
 
 

@@ -20,30 +20,29 @@ def decode(source: Path | str | bytes | np.ndarray) -> np.ndarray:
     transparency is composited on white; CMYK is converted without its colour profile; of an animation the first frame counts.
     An array must be uint8 and H x W, H x W x 1 or H x W x 3: an order of axes is never guessed.
 
-    Raises BadImage with the path and the reason: empty, truncated, corrupt, no image, or more pixels than
-    `PIL.Image.MAX_IMAGE_PIXELS` twice over; Unavailable where the file cannot be read at all.
+    Raises BadImage with the path and the reason: empty, truncated, corrupt, no image, or so many pixels that PIL takes it for a
+    decompression bomb; Unavailable where the file cannot be read at all.
     """
     if isinstance(source, np.ndarray):
         return _from_array(source)
-    name = "an image given as bytes" if isinstance(source, bytes) else str(source)
-    data = source if isinstance(source, bytes) else _read(Path(source))
+    data = source if isinstance(source, bytes) else _read(source)
     try:
         with Image.open(io.BytesIO(data)) as image:
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
             return np.asarray(_rgb(image))
-    except Image.DecompressionBombError as error:
-        raise BadImage(f"{name} is refused: {error}") from None
     except UnidentifiedImageError:
         reason = "it is in no known image format" if data else "it is empty"
     except Exception as error:  # on arbitrary bytes the decoders raise almost anything
         reason = str(error) or type(error).__name__
-    raise BadImage(f"{name} is not a whole image: {reason}")
+    name = "an image given as bytes" if isinstance(source, bytes) else source
+    raise BadImage(f"{name} cannot be decoded: {reason}")
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path | str) -> bytes:
     try:
-        return path.read_bytes()
+        with open(path, "rb") as file:  # noqa: PTH123 - takes both
+            return file.read()
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
 

@@ -82,7 +82,10 @@ def load(spec: ImagesetSpec, data_dir: Path, *, download: bool = False) -> Image
         reason = provider.missing(spec, root)
     if reason:
         raise Unavailable(reason)
-    source = provider.load(spec, root)
+    try:
+        source = provider.load(spec, root)
+    except OSError as error:
+        raise Unavailable(f"image set '{spec.name}' cannot be read: {error}") from error
     _check(spec, source, root)
     labels = np.asarray(source.labels, np.int64)
     groups = None if source.groups is None else np.unique(source.groups, return_inverse=True)[1].astype(np.int64)

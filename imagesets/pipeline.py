@@ -14,7 +14,6 @@ One computation has one spelling: `str(parse(text))` is what results and cache k
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections.abc import Iterable
@@ -22,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ringbench.errors import UsageError
+from ringbench.wording import nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -203,7 +203,7 @@ def parse(text: str) -> Pipeline:
 def _name(step: str) -> str:
     name = step.split("(")[0]
     if name not in _STEPS:
-        raise ValueError(f"unknown step '{step}'; steps are {', '.join(_STEPS)}{_nearest(name, _STEPS)}")
+        raise ValueError(f"unknown step '{step}'{nearest(name, _STEPS)}")
     return name
 
 
@@ -221,7 +221,7 @@ def _add(pipeline: Pipeline, name: str, step: str) -> Pipeline:
     match = re.fullmatch(pattern, step, re.ASCII)
     if match is None:
         last = re.split(r"[(,)]", step.rstrip(")"))[-1]
-        raise ValueError(f"step '{step}' must be {usage}{_nearest(last, (*FILTERS, *NAMED, 'dataset'))}")
+        raise ValueError(f"step '{step}' must be {usage}{nearest(last, (*FILTERS, *NAMED, 'dataset'))}")
     if name == "resize":
         sizes = tuple(int(size) for size in match.groups()[:2] if size)
         return replace(pipeline, geometry=(*pipeline.geometry, Resize(sizes, match[3] or FILTERS[0])))
@@ -242,8 +242,3 @@ def _normalize(pipeline: Pipeline, name: str | None, *numbers: str) -> Pipeline:
     if name == "dataset":
         return replace(pipeline, needs_statistics=True)
     return pipeline._normalised(*map(pipeline._ordered, NAMED[name]))
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    match = difflib.get_close_matches(word, known, 1)
-    return f"; did you mean {match[0]}?" if match else ""

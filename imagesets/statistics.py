@@ -15,6 +15,7 @@ from PIL import Image
 from imagesets.decode import BadImage
 from imagesets.image_set import ImageSet
 from ringbench import files, places
+from ringbench.errors import RingbenchError
 
 Triple = tuple[float, float, float]
 CHUNK = 64  # images a thread takes at a time
@@ -70,7 +71,7 @@ def _count(image_set: ImageSet, progress: Callable[[int, int], None] | None, on_
             if progress:
                 progress(done, len(indices))
     if not counts.any():
-        raise BadImage(f"image set '{image_set.spec.name}' has no training image that can be read")
+        raise RingbenchError(f"image set '{image_set.spec.name}' has no training image that can be read")
     return counts, skipped
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 # A name is part of a file path and of a column heading: no separators, no spaces, no leading dot or dash.
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=100)]
@@ -15,4 +15,4 @@ class Spec(BaseModel):
 
     name: Name
     title: str
-    aliases: list[Name] = []
+    aliases: list[Name] = Field(default_factory=list)

@@ -87,10 +87,11 @@ def test_gray_and_one_bit_images_become_three_equal_channels(kind):
     np.testing.assert_array_equal(decoded, np.stack([np.where(gray > 100, 255, 0)] * 3, 2))
 
 
-@pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "PGM"])
 def test_sixteen_bit_gray_is_scaled_to_the_nearest_level_and_not_clipped(kind):
     levels = np.arange(65536, dtype=np.uint16).reshape(256, 256)
-    decoded = decode(encoded(Image.fromarray(levels), kind))
+    pgm = b"P5 256 256 65535\n" + levels.astype(">u2").tobytes()
+    decoded = decode(pgm if kind == "PGM" else encoded(Image.fromarray(levels), kind))
     expected = np.round(levels / 257.0).astype(np.uint8)
     np.testing.assert_array_equal(decoded, np.stack([expected] * 3, 2))
 
@@ -177,7 +178,7 @@ BROKEN = {
     "empty.jpg": (b"", "it is empty"),
     "text.png": (b"<html>404</html>", "no known image format"),
     "zeros.jpg": (b"\0" * 500, "no known image format"),
-    "header_only.png": (b"\x89PNG\r\n\x1a\n", "not a whole image"),
+    "header_only.png": (b"\x89PNG\r\n\x1a\n", "cannot be decoded"),
 }
 
 
@@ -201,7 +202,7 @@ def test_a_truncated_jpeg_is_named_with_its_path_wherever_it_breaks_off(options,
     data = encoded(Image.fromarray(noise), "JPEG", **options)
     path = tmp_path / "half.jpg"
     path.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(BadImage, match=r"half\.jpg is not a whole image"):
+    with pytest.raises(BadImage, match=r"half\.jpg cannot be decoded"):
         decode(path)
 
 
@@ -246,7 +247,7 @@ def test_any_damage_gives_an_image_or_a_bad_image_and_nothing_else(kind, changes
 def test_a_decompression_bomb_is_refused_before_it_is_unpacked(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     data = encoded(Image.new("L", (50, 50)), "PNG")
-    with pytest.raises(BadImage, match=r"is refused.*2500 pixels"):
+    with pytest.raises(BadImage, match=r"2500 pixels"):
         decode(data)
 
 

@@ -110,7 +110,7 @@ def test_a_file_with_another_digest_is_refused(checkpoint):
 def test_a_missing_url_file_says_where_to_put_it_without_touching_the_network(isolated_home, monkeypatch):
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was touched"))
     entry = spec("https://example.org/zoo/enc-0123abcd.pth")
-    with pytest.raises(Unavailable, match="enc-0123abcd.pth is not in") as caught:
+    with pytest.raises(Unavailable, match=r"enc-0123abcd\.pth is not in") as caught:
         sources.require(entry)
     assert str(isolated_home / "checkpoints") in str(caught.value)
 

@@ -85,6 +85,13 @@ def test_the_images_taken_with_groups_miss_the_wanted_number_by_less_than_a_grou
             assert got == 0
 
 
+def test_where_every_group_is_larger_than_the_quota_the_smallest_is_taken():
+    ids = np.repeat([0, 1, 2, 3], [9, 8, 6, 7])
+    for seed in range(10):
+        parts = cut(np.zeros(31, np.int64), np.append(ids, 9), ["train"] * 30 + ["test"], SplitRule(val=0.05, seed=seed))
+        assert set(ids[parts["val"]].tolist()) == {2}
+
+
 @given(crossing, rules)
 def test_groups_that_span_classes_stay_whole_and_leave_every_class_in_train(images, rule):
     labels, ids = np.array([c for c, _ in images]), np.array([g for _, g in images])

@@ -46,6 +46,20 @@ def cache_key(backbone_sha256: str, pipeline: Pipeline, image_set: ImageSet, ind
     return files.digest([backbone_sha256, str(pipeline), image_set.fingerprint, chosen, str(dtype)])
 
 
+def is_cached(
+    backbone_sha256: str,
+    pipeline: Pipeline,
+    image_set: ImageSet,
+    indices: np.ndarray,
+    level: str,
+    dtype: torch.dtype,
+    cache: Path,
+) -> bool:
+    """Whether `extract` would find these features in `cache`."""
+    key = cache_key(backbone_sha256, pipeline, image_set, indices, dtype)
+    return (_folder(cache, image_set, key) / f"{level}.json").exists()
+
+
 def extract(
     backbone: FrozenBackbone,
     pipeline: Pipeline,
@@ -65,7 +79,7 @@ def extract(
     pipeline leaves images of different sizes, RingbenchError if the disk is too small.
     """
     key = cache_key(backbone.certificate["trunk_sha256"], pipeline, image_set, indices, backbone.dtype)
-    folder = cache / image_set.spec.name / key[:16]
+    folder = _folder(cache, image_set, key)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):  # two runs that want the same features: one computes, the other finds them
         absent = [level for level in dict.fromkeys(levels) if not (folder / f"{level}.json").exists()]
@@ -74,6 +88,10 @@ def extract(
         elif absent:
             _run(backbone, pipeline, image_set, indices, absent, folder, batch_size, on_bad_image, progress)
         return {level: _open(folder, level, image_set, indices, level not in absent, on_bad_image) for level in levels}
+
+
+def _folder(cache: Path, image_set: ImageSet, key: str) -> Path:
+    return cache / image_set.spec.name / key[:16]
 
 
 def _run(backbone, pipeline, image_set, indices, levels, folder, batch_size, on_bad_image, progress) -> None:
@@ -181,9 +199,8 @@ class _Writer:
         """The state of an interrupted pass over the same levels whose rows are all there."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             state = json.loads(self.state_path.read_text())
-            whole = all(
-                self._part(l).stat().st_size >= state["rows"] * state["layouts"][l]["row_bytes"] for l in state["layouts"]
-            )
+            rows, layouts = state["rows"], state["layouts"]
+            whole = all(self._part(level).stat().st_size >= rows * layouts[level]["row_bytes"] for level in layouts)
             return state if state["levels"] == self.levels and whole else None
         return None
 
@@ -191,8 +208,8 @@ class _Writer:
         needed, free = self.total * self.layouts[level]["row_bytes"], shutil.disk_usage(self.folder).free
         if needed > free:
             raise RingbenchError(
-                f"{level} features of {self.total} images take {needed / 1e9:.1f} GB and {self.folder} has {free / 1e9:.1f} GB left; "
-                "make room, or set BENCH_HOME to a larger disk"
+                f"{level} features of {self.total} images take {needed / 1e9:.1f} GB and {self.folder} has "
+                f"{free / 1e9:.1f} GB left; make room, or set BENCH_HOME to a larger disk"
             )
 
     def _part(self, level: str) -> Path:

@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from ringbench.spec import Name, Spec
 
 Level = Literal["res2", "res3", "res4", "res5", "prepool", "pooled"]
@@ -15,7 +17,7 @@ class ProtocolSpec(Spec):
 
     probe: Name
     level: Level
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
     source: str  # the paper or code this follows
 
 

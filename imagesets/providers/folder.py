@@ -29,25 +29,34 @@ SUFFIXES = (
 def missing(spec: ImagesetSpec, root: Path) -> str | None:
     if not root.is_dir():
         return absent(spec, root)
-    splits = _splits(spec, root)
-    if splits and "train" not in splits:
+    splits = {SPLIT_NAMES.get(name.lower()) for name in _folders(root)}
+    if splits - {None, "train"} and "train" not in splits:
         return no_training_images(spec, root)
-    if not _folders(root):
+    if not splits:
         return f"image set '{spec.name}' has no folders in {root}: expected <split>/<class>/ or <class>/ there"
     return None
 
 
 def load(spec: ImagesetSpec, root: Path) -> Source:
-    return scan(spec, root, _splits(spec, root))
+    splits = _splits(spec, root)
+    source = scan(spec, root, splits)
+    beside = [name for name in _folders(root) if name not in splits.values()]
+    if splits and beside:
+        source.notes.append(f"folders beside the splits, left out: {', '.join(beside)}")
+    return source
 
 
 def scan(spec: ImagesetSpec, root: Path, splits: dict[str, str]) -> Source:
     """List `root/<splits[name]>/<class>/**`, or `root/<class>/**` where there are no splits.
 
-    Raises RingbenchError where the splits differ in their classes; Unavailable for a link that leads nowhere.
+    Raises RingbenchError where there are no classes or the splits differ in them; Unavailable for a link that leads nowhere.
     """
     folders = splits or {"": ""}
     classes = class_order(_folders(root / folders.get("train", "")))
+    if not classes:
+        raise RingbenchError(
+            f"image set '{spec.name}' has no class folders in {root / folders['train']}; expected <split>/<class>/"
+        )
     keys: list[str] = []
     labels: list[int] = []
     official: list[str] = []

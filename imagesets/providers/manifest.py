@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 
-from imagesets.providers.source import Source, absent, class_order, no_training_images
+from imagesets.providers.source import Source, absent, class_order
 from imagesets.spec import ImagesetSpec
 from ringbench.errors import RingbenchError, Unavailable, UsageError
 
@@ -50,8 +50,6 @@ def load(spec: ImagesetSpec, root: Path) -> Source:
     if not rows:
         raise Unavailable(f"{path} lists no images; expected a row for each below its header")
     column = {name: [row[name] for row in rows] for name in rows[0]}
-    if "train" not in column.get("split", ["train"]):
-        raise Unavailable(no_training_images(spec, path))
     classes = class_order(set(column["label"]))
     index = {name: i for i, name in enumerate(classes)}
     labels = [index[name] for name in column["label"]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,10 +117,10 @@ def load(spec: ImagesetSpec, root: Path) -> Source:
     for split, arguments in row.splits.items():
         try:
             images, targets, classes = row.read(_class(spec), root, **arguments)
-        except (RuntimeError, OSError, ValueError, EOFError) as error:
+        except (RuntimeError, OSError, ValueError, LookupError, EOFError, zlib.error) as error:
             raise Unavailable(
-                f"image set '{spec.name}': the files in {root} are incomplete or corrupt ({error}); put them there anew"
-            ) from None
+                f"image set '{spec.name}': the files in {root} are incomplete or corrupt; put them there anew"
+            ) from error
         if isinstance(images, np.ndarray):
             parts.append(images)
             keys += [f"{split}/{i:05d}" for i in range(len(images))]

@@ -4,7 +4,7 @@ The JSON is {"container", "stubs", "tree"}. In a tree, null, true, numbers and s
 ["list" | "tuple" | "set", item…]   ["dict", [key, value]…]   ["bytes", base64]   ["complex", real, imaginary]
 ["tensor", storage, dtype, offset, shape, stride]   ["stub", name, {"args" | "items" | "entries" | "state": tree}]
 
-Only the standard library, like everything that runs in the sandbox (backbones.sandbox).
+Only the standard library, like everything that runs in backbones.untrusted.sandbox.
 """
 
 import base64
@@ -15,8 +15,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from backbones.containers import Contents, unpacked_limit
-from backbones.inert import (
+from backbones.untrusted.containers import Contents, unpacked_limit
+from backbones.untrusted.inert import (
     ITEMSIZE,
     NUMPY,
     Frozen,
@@ -48,10 +48,11 @@ class Skeleton:
 
     def __init__(self, contents: Contents, size: int) -> None:
         self.storages: dict[Storage, int] = {}
-        self._values = 4 * contents.described + (1 << 20)
+        self._values = 4 * contents.described + (1 << 18)
         self._nbytes = unpacked_limit(size)
         self._open: set[int] = set()
         self._told: set[int] = set()
+        self._keys = 0
         tree = self._encode(contents.tree)
         if not self.storages:
             raise Refused(f"holds no tensors, {_named(contents.stubs)}: give the file with the weights")
@@ -63,10 +64,12 @@ class Skeleton:
         self._values -= 1 + (len(value) if kind in (str, bytes, bytearray) else 0)
         if self._values < 0:
             raise Refused("is a memo bomb, which repeats its values until they fill the memory; delete it")
+        if kind is int and value.bit_length() > 10_000:
+            raise Refused("has a number of over 10,000 bits, as no checkpoint does: save its state_dict alone")
         if value is None or kind in (bool, int, float, str, Token):
             return value
-        if kind in (list, tuple, *DICTS, *SETS):
-            return self._container(value, kind)
+        if kind in (list, tuple, *DICTS, *SETS) or isinstance(value, Stub):
+            return self._nested(value, kind)
         if kind in (bytes, bytearray):
             return ["bytes", base64.b64encode(value).decode()]
         if kind is complex:
@@ -77,32 +80,37 @@ class Skeleton:
             return self._tensor(value)
         if kind is NumpyArray:
             return self._array(value)
-        if isinstance(value, Stub):
-            return self._stub(value)
-        return ["stub", self._encode(value.name if isinstance(value, Frozen) else kind.__name__), {}]
+        return ["stub", self._encode(value.name if isinstance(value, Frozen) else getattr(value, "__name__", kind.__name__)), {}]
 
-    def _container(self, value: Any, kind: type) -> list:
+    def _nested(self, value: Any, kind: type) -> list:
+        if id(value) in self._told:  # a stub: objects refer to each other in circles, so each tells what it holds only once
+            return ["stub", self._encode(value.name), {}]
         if id(value) in self._open or len(self._open) == DEPTH:
             found = "a container that holds itself" if id(value) in self._open else f"containers nested over {DEPTH} deep"
             raise Refused(f"has {found}, as no checkpoint does: save its state_dict alone")
         self._open.add(id(value))
-        if kind in DICTS:
-            items = [[self._encode(key), self._encode(each)] for key, each in dict.items(value)]
-        else:
-            items = [self._encode(each) for each in value]
+        encoded = self._stub(value) if isinstance(value, Stub) else self._container(value, kind)
         self._open.discard(id(value))
-        return ["dict" if kind in DICTS else "set" if kind in SETS else kind.__name__, *items]
+        return encoded
+
+    def _container(self, value: Any, kind: type) -> list:
+        if kind in DICTS:
+            return ["dict", *([self._key(key), self._encode(each)] for key, each in dict.items(value))]
+        if kind in SETS:
+            return ["set", *map(self._key, value)]
+        return [kind.__name__, *map(self._encode, value)]
+
+    def _key(self, value: Any) -> Any:
+        """A value that has to stay hashable: no module becomes a dict inside it."""
+        self._keys += 1
+        encoded = self._encode(value)
+        self._keys -= 1
+        return encoded
 
     def _stub(self, stub: Stub) -> list:
-        """What the stub was given, the first time it is met: objects refer to each other in circles. Modules become dicts."""
-        state = stub.state if type(stub.state) is dict else {}
-        if stub.name.startswith("__torch__."):  # a TorchScript module: its attributes are parameters, buffers, submodules
-            return self._encode(state)
-        parts = [state.get(part) for part in ("_parameters", "_buffers", "_modules")]
-        if all(type(part) in DICTS for part in parts):  # a pickled torch.nn.Module
-            return self._encode({name: each for part in parts for name, each in dict.items(part) if each is not None})
-        if id(stub) in self._told:
-            return ["stub", self._encode(stub.name), {}]
+        module = None if self._keys else _module(stub)
+        if module is not None:
+            return self._encode(module)
         self._told.add(id(stub))
         given = {"args": stub.args, "items": stub.items, "entries": stub.entries, "state": stub.state}
         return ["stub", self._encode(stub.name), {part: self._encode(value) for part, value in given.items() if value}]
@@ -112,9 +120,9 @@ class Skeleton:
             case (_, tuple(shape), NumpyDtype() as dtype, fortran, bytes() | bytearray() | str() | Storage() as data):
                 if dtype.code in NUMPY:
                     return self._numbers(array, shape, dtype, fortran, data)
-            case (_, _, NumpyDtype() as dtype, _, list(objects)):
-                return ["stub", f"numpy.ndarray of {dtype.code}", {"items": self._encode(objects)}]
-        return ["stub", "numpy.ndarray without numbers", {}]
+            case (_, _, NumpyDtype() as dtype, _, list() as data):
+                return ["stub", self._encode(f"numpy.ndarray of {dtype.code}"), {"items": self._encode(data)}]
+        return ["stub", "numpy.ndarray of no numbers", {}]
 
     def _numbers(self, array: NumpyArray, shape: tuple, dtype: NumpyDtype, fortran: Any, data: Any) -> list:
         if type(data) is not Storage:
@@ -129,10 +137,10 @@ class Skeleton:
 
     def _tensor(self, tensor: Tensor) -> list:
         (storage, stored, numel, first), dtype, offset, shape, stride = tensor
-        _check((numel, first, offset, *shape, *stride))
-        _check((prod(n or 1 for n in shape),))
         if len(shape) != len(stride) or len(shape) > 64:
             raise Refused("has a tensor of impossible shape: download it again")
+        _check((numel, first, offset, *shape, *stride))
+        _check((prod(n or 1 for n in shape),))
         itemsize, width = ITEMSIZE[dtype], ITEMSIZE[stored]
         reach = offset + 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) if prod(shape) else 0
         if reach * itemsize > numel * width or (first + numel) * width > storage.nbytes:
@@ -143,6 +151,17 @@ class Skeleton:
         index = self.storages.setdefault(storage, len(self.storages))
         place = first * width // itemsize + offset if reach else 0
         return ["tensor", index, dtype.removeprefix("torch."), place, shape, stride]
+
+
+def _module(stub: Stub) -> dict | None:
+    """The parameters, buffers and submodules of a pickled module by name; None for any other object."""
+    state = stub.state if type(stub.state) is dict else {}
+    if stub.name.startswith("__torch__."):  # TorchScript
+        return state
+    parts = [state.get(part) for part in ("_parameters", "_buffers", "_modules")]
+    if not all(type(part) in DICTS for part in parts):
+        return None
+    return {name: each for part in parts for name, each in dict.items(part) if each is not None}
 
 
 def write(path: Path, skeleton: Skeleton) -> None:

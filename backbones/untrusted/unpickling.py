@@ -6,20 +6,21 @@ nothing. So nothing is imported and nothing of the file's choice is called, whic
 `torch.load(weights_only=True)`; that one serves as the tests' oracle wherever both can read.
 
 What a pickle can name it must not change through its BUILD instruction either: builders are bound methods, classes are
-frozen, tensors are tuples. Sizes and offsets are judged once the values are final (backbones.skeleton).
+frozen, tensors are tuples. Sizes and offsets are judged once the values are final (backbones.untrusted.skeleton).
 """
 
 import _compat_pickle
 import pickle
+import re
 import struct
 from collections import OrderedDict
 from collections.abc import Callable
-from io import BytesIO
 from typing import Any, BinaryIO
 
-from backbones.inert import (
+from backbones.untrusted.inert import (
     ITEMSIZE,
     NUMPY,
+    Broken,
     Namespace,
     NumpyArray,
     NumpyDtype,
@@ -87,17 +88,17 @@ UNSUPPORTED = {
     "torch._utils._rebuild_wrapper_subclass": "tensors of a wrapper class: save plain ones",
 }
 
-# Safety does not rest on these lists: nothing on or off them is ever called. They tell an attack from a harmless odd object.
-ATTACK_MODULES = frozenset(
-    "_pickle _posixsubprocess bdb cProfile code codeop commands ctypes distutils ensurepip http imp importlib marshal nt os pdb "
-    "pickle pip posix profile pty pydoc requests runpy shutil socket subprocess sys timeit trace urllib webbrowser".split()
+# Safety does not rest on this list: nothing on or off it is ever called. It tells an attack from a harmless odd object.
+ATTACK = re.compile(
+    r"(_?pickle|_posixsubprocess|bdb|cProfile|code|codeop|ctypes|ensurepip|imp|importlib|marshal|nt|os|pdb|pip|posix|profile"
+    r"|pty|pydoc|requests|runpy|shutil|socket|subprocess|sys|timeit|trace|urllib|webbrowser)\..*"
+    r"|builtins\.(__import__|breakpoint|compile|eval|exec|execfile|file|globals|open)"
+    r"|numpy\.load|torch\.(hub\.|jit\.|serialization\.)?load"
 )
-ATTACK_NAMES = {f"builtins.{name}" for name in "__import__ breakpoint compile eval exec execfile file globals open".split()}
-ATTACK_NAMES |= {"numpy.load", "torch.hub.load", "torch.jit.load", "torch.load", "torch.serialization.load"}
 
 
 class Reader(pickle.Unpickler):
-    """Reads pickles from `file`, one with each `load`, and adds the globals that became stubs to `stubs`.
+    """Reads one pickle from `file`, up to where it ends, and adds the globals that became stubs to `stubs`.
 
     Args:
         storage: finds the storage with a given key and dtype; without it, a pickle that refers to storages is refused.
@@ -109,20 +110,24 @@ class Reader(pickle.Unpickler):
         file: BinaryIO,
         stubs: dict[str, type[Stub]],
         storage: Callable[[str, Token], Storage] | None = None,
-        nested: Callable[[BinaryIO], Any] | None = None,
+        nested: Callable[[bytes], Any] | None = None,
     ) -> None:
         super().__init__(file, encoding="latin1")  # Python 2 pickles the bytes of arrays as strings; latin-1 keeps them all
         self._stubs, self._storage, self._read_nested = stubs, storage, nested
 
     def load(self) -> Any:
+        """
+        Raises:
+            Refused: the pickle is damaged, hostile or holds what cannot be read.
+        """
         try:
             return super().load()
         except (Refused, MemoryError):
             raise
         except Exception as error:  # hostile instructions fail in every way there is
             if isinstance(error, EOFError) or "truncated" in str(error):
-                raise Refused("ends too early: download it again") from None
-            raise Refused(f"is a broken pickle ({type(error).__name__}: {error}): download it again") from None
+                raise Broken("ends too early: download it again") from None
+            raise Broken(f"is a broken pickle ({type(error).__name__}: {error}): download it again") from None
 
     def find_class(self, module: str, name: str) -> Any:
         full = full_name(module, name)
@@ -132,7 +137,7 @@ class Reader(pickle.Unpickler):
             return TYPES[full]
         if full in UNSUPPORTED or full.startswith(("torch.QInt", "torch.QUInt")):
             raise Refused(f"holds {UNSUPPORTED.get(full, QUANTISED)}")
-        if full.partition(".")[0] in ATTACK_MODULES or full in ATTACK_NAMES:
+        if ATTACK.fullmatch(full):
             raise Refused(f"names {full}, which no checkpoint needs: it attacks whoever loads it (nothing was run); delete it")
         return self._stub(full)
 
@@ -186,7 +191,7 @@ class Reader(pickle.Unpickler):
         self, view: View, offset: Any, shape: Any, stride: Any, _grad: Any, _hooks: Any, dtype: Token, bits: Any = None
     ) -> Tensor:
         if type(view) is not View or type(dtype) is not Token:
-            raise TypeError("a tensor without storage or dtype")
+            raise TypeError("a tensor of no known dtype")
         if bits and any(bits.values()):
             raise Refused("holds lazily conjugated or negated tensors: save them after .resolve_conj().resolve_neg()")
         return Tensor(view, dtype, offset, tuple(shape), tuple(stride))  # copies: the pickle can still append to its lists
@@ -194,7 +199,7 @@ class Reader(pickle.Unpickler):
     def _nested(self, data: Any) -> Any:
         if self._read_nested is None:
             raise Refused("hides a file within a file: save it again with torch.save")
-        return self._read_nested(BytesIO(to_bytes(data)))
+        return self._read_nested(to_bytes(data))
 
     def _dtype(self, code: Any, *_: Any) -> NumpyDtype:
         return NumpyDtype(code if type(code) is str else "object")
@@ -213,7 +218,7 @@ class Reader(pickle.Unpickler):
 
 
 def full_name(module: str, name: str) -> str:
-    """`module.name` as Python 3 and numpy 1 spell it: `__builtin__.set` is `builtins.set`, `numpy._core` is `numpy.core`."""
+    """`module.name`, printable, as Python 3 and numpy 1 spell it: `__builtin__` is `builtins`, `numpy._core` is `numpy.core`."""
     module, name = _compat_pickle.NAME_MAPPING.get((module, name), (module, name))
-    module = _compat_pickle.IMPORT_MAPPING.get(module, module)
-    return f"{module}.{name}".replace("numpy._core.", "numpy.core.", 1)
+    full = f"{_compat_pickle.IMPORT_MAPPING.get(module, module)}.{name}".replace("numpy._core.", "numpy.core.", 1)
+    return full if full.isprintable() else ascii(full)

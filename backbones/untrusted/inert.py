@@ -1,16 +1,17 @@
 """What a checkpoint is made of while nobody trusts it: plain records without behaviour, which a pickle can fill but not change.
 
-Only the standard library, like everything that runs in the sandbox (backbones.sandbox).
+Only the standard library, like everything that runs in backbones.untrusted.sandbox.
 """
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 ITEMSIZE = dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), 1)
-ITEMSIZE |= dict.fromkeys(("uint16", "int16", "float16", "bfloat16"), 2) | dict.fromkeys(("uint32", "int32", "float32"), 4)
+ITEMSIZE |= {"float8_e8m0fnu": 1} | dict.fromkeys(("uint16", "int16", "float16", "bfloat16"), 2)
+ITEMSIZE |= dict.fromkeys(("uint32", "int32", "float32"), 4)
 ITEMSIZE |= dict.fromkeys(("uint64", "int64", "float64", "complex64"), 8) | {"complex128": 16}
 ITEMSIZE = {f"torch.{name}": size for name, size in ITEMSIZE.items()}
 
@@ -19,25 +20,31 @@ NUMPY |= {"u1": ("uint8", "B"), "u2": ("uint16", "H"), "u4": ("uint32", "I"), "u
 NUMPY |= {"f2": ("float16", "e"), "f4": ("float32", "f"), "f8": ("float64", "d")}
 NUMPY |= {"c8": ("complex64", "2f"), "c16": ("complex128", "2d")}  # code: (torch's name, struct's format of one element)
 
+# What zipfile and tarfile raise for damaged archives, besides the errors they define.
+ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, OverflowError, NotImplementedError, ValueError)
+
 
 class Refused(Exception):
     """The file is not read. The message completes a sentence that begins with the file's name."""
 
 
+class Broken(Refused):
+    """What should be a pickle is none, or not all of one."""
+
+
 class Token(str):
-    """A name that stands for itself: a dtype, a class of tensors."""
+    """The name of a dtype, which stands for itself."""
 
     __slots__ = ()
 
 
-@dataclass(eq=False, slots=True)
 class Storage:
     """`nbytes` bytes of `file` from `start` on, in big-endian numbers `swap` bytes wide, or little-endian where it is 0."""
 
-    file: BinaryIO
-    start: int = 0
-    nbytes: int = 0
-    swap: int = 0
+    __slots__ = ("file", "nbytes", "start", "swap")
+
+    def __init__(self, file: BinaryIO, start: int = 0, nbytes: int = 0) -> None:
+        self.file, self.start, self.nbytes, self.swap = file, start, nbytes, 0
 
 
 class View(NamedTuple):
@@ -68,6 +75,8 @@ class Frozen(type):
 
 class Namespace(dict, metaclass=Frozen):
     """argparse.Namespace, as the dict of its attributes."""
+
+    name = "argparse.Namespace"
 
     def __setstate__(self, state: dict) -> None:
         self.update(state)
@@ -146,12 +155,12 @@ def chunks(storage: Storage) -> Iterator[bytes]:
     try:
         file.seek(storage.start)
         while left:
-            chunk = file.read(min(left, 1 << 20))
+            chunk = file.read(min(left, 1 << 18))
             if not chunk:
                 raise Refused("ends too early: download it again")
             left -= len(chunk)
             yield _swapped(chunk, storage.swap) if storage.swap > 1 else chunk
-    except (zlib.error, zipfile.BadZipFile, EOFError) as error:
+    except ARCHIVE_ERRORS as error:
         raise Refused(f"is a damaged zip archive ({error}): download it again") from None
 
 

@@ -1,27 +1,35 @@
 """The files that hold a checkpoint: torch's zip and its older stream of pickles, TorchScript, npz, a plain pickle.
 
-Content decides, never the name. Only the standard library, like everything that runs in the sandbox (backbones.sandbox).
+Content decides, never the name. Only the standard library, like everything that runs in backbones.untrusted.sandbox.
 Layouts: torch/serialization.py (`_load`, `_legacy_load`) and numpy/lib/_format_impl.py.
 """
 
-import ast
 import struct
-import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from backbones.inert import ITEMSIZE, NumpyArray, NumpyDtype, Refused, Storage, Stub, Token, chunks, number_width
-from backbones.unpickling import Reader
+from backbones.untrusted.inert import (
+    ARCHIVE_ERRORS,
+    ITEMSIZE,
+    Broken,
+    NumpyArray,
+    NumpyDtype,
+    Refused,
+    Storage,
+    Stub,
+    Token,
+    chunks,
+    number_width,
+)
+from backbones.untrusted.unpickling import Reader
 
 LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 
-@dataclass
-class Contents:
+class Contents(NamedTuple):
     """`tree` holds inert values; `described` is how many bytes of the file describe it, without the numbers of its tensors."""
 
     container: str
@@ -53,7 +61,7 @@ def read(file: BinaryIO, size: int) -> Contents:
 def _zip(file: BinaryIO, size: int) -> Contents:
     try:
         archive = zipfile.ZipFile(file)
-    except (zipfile.BadZipFile, ValueError, struct.error):
+    except ARCHIVE_ERRORS:
         raise Refused("is a zip archive that was cut short or damaged: download it again") from None
     members = {info.filename: info for info in archive.infolist()}
     unpacked = sum(info.file_size for info in archive.infolist())
@@ -76,16 +84,14 @@ def _zip(file: BinaryIO, size: int) -> Contents:
 def _member(archive: zipfile.ZipFile, file: BinaryIO, info: zipfile.ZipInfo) -> Storage:
     if info.flag_bits & 1:
         raise Refused("is an encrypted zip archive: decrypt it first")
-    if info.compress_type != zipfile.ZIP_STORED:
-        try:
+    try:
+        if info.compress_type != zipfile.ZIP_STORED:
             return Storage(archive.open(info), 0, info.file_size)
-        except (zipfile.BadZipFile, NotImplementedError) as error:
-            raise Refused(f"is a damaged zip archive ({error}): download it again") from None
-    file.seek(info.header_offset + 26)  # the local header ends with two lengths, then the name and the extra field so long
-    lengths = file.read(4)
-    if len(lengths) < 4:
-        raise Refused("is a zip archive that was cut short or damaged: download it again")
-    return Storage(file, info.header_offset + 30 + sum(struct.unpack("<HH", lengths)), info.file_size)
+        file.seek(info.header_offset + 26)  # the end of the local header: how long the name and the extra field after it are
+        name, extra = struct.unpack("<HH", file.read(4))
+    except ARCHIVE_ERRORS as error:
+        raise Refused(f"is a damaged zip archive ({error}): download it again") from None
+    return Storage(file, info.header_offset + 30 + name + extra, info.file_size)
 
 
 def _torch(root: str, names: set[str], member: Callable[[str], Storage]) -> Contents:
@@ -111,15 +117,15 @@ def _torch(root: str, names: set[str], member: Callable[[str], Storage]) -> Cont
 def _pickles(file: BinaryIO, size: int, head: bytes) -> Contents:
     stubs: dict[str, type[Stub]] = {}
 
-    def nested(inner: BinaryIO) -> Any:
-        if not _is_magic(Reader(inner, stubs).load()):
-            raise Refused("hides a file within a file: save it again with torch.save")
-        return _legacy(inner, stubs)
+    def nested(data: bytes) -> Any:
+        inner = read(BytesIO(data), len(data))
+        stubs.update(inner.stubs)
+        return inner.tree
 
     try:
         first = Reader(file, stubs, nested=nested).load()
-    except Refused as refused:
-        if head.startswith(b"\x80") or "pickle" not in str(refused):
+    except Broken:
+        if head.startswith(b"\x80"):  # as pickles of protocol 2 and later do
             raise
         raise Refused(f"is no checkpoint of a known kind (it begins with {head[:24]!r}): look at what was downloaded") from None
     if _is_magic(first):
@@ -138,11 +144,13 @@ def _legacy(file: BinaryIO, stubs: dict[str, type[Stub]]) -> Any:
     def storage(key: str, dtype: Token) -> Storage:
         return storages.setdefault(key, (Storage(file), dtype))[0]
 
-    reader = Reader(file, stubs, storage)
-    protocol, system = reader.load(), reader.load()
+    def load() -> Any:
+        return Reader(file, stubs, storage).load()  # each pickle numbers its memo anew
+
+    protocol, system = load(), load()
     if protocol != LEGACY_PROTOCOL or type(system) is not dict or system.get("little_endian") is not True:
         raise Refused("is a torch file of an unknown version or byte order: save it again with a newer torch")
-    tree, keys = reader.load(), reader.load()
+    tree, keys = load(), load()
     if type(keys) is not list or not all(type(key) is str and key in storages for key in keys):
         raise Refused("lists storages that no tensor uses: save it again with torch.save")
     place = file.tell()
@@ -159,6 +167,8 @@ def _legacy(file: BinaryIO, stubs: dict[str, type[Stub]]) -> Any:
 
 
 def _npy(stored: Storage) -> NumpyArray:
+    import ast  # here, as the sandbox starts anew for every file and most files do not need it
+
     file = stored.file
     file.seek(stored.start)
     try:
@@ -176,10 +186,12 @@ def _npy(stored: Storage) -> NumpyArray:
 
 
 def _tar(file: BinaryIO) -> str:
+    import tarfile
+
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             names = [entry.name for entry in islice(archive, 4)]
-    except tarfile.TarError as error:
+    except (tarfile.TarError, *ARCHIVE_ERRORS) as error:
         return f"is a damaged tar archive ({error}): download it again"
     if {"storages", "tensors", "pickle"} <= set(names):
         return "is a checkpoint in the tar format torch used before February 2017: save it again with torch 1.x"

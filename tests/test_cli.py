@@ -1,0 +1,326 @@
+"""The command line as a contract: commands, options, exit codes, what goes to stdout and what to stderr."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import cli, registry
+from ringbench.errors import RingbenchError, Unavailable, UsageError
+
+ROOT = Path(cli.__file__).parent.parent
+CONTRACT = {
+    "": "--registry --debug",
+    "list": "--json",
+    "show": "",
+    "validate": "",
+    "run": "--backbone --task --seed --device --dtype --data --results --dry-run --json --force --on-bad-image --download",
+    "register": "--arch --format --checkpoint-key --pipeline --alias",
+    "leaderboard": "",
+    "leaderboard show": "--results --task",
+    "leaderboard export": "--results --format --out --task --wide",
+    "doctor": "",
+    "demo": "",
+}
+BROKEN = "backbones:\n  net:\n    titel: x\n"
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(cli.app, list(arguments))
+
+
+@pytest.mark.parametrize("command, options", CONTRACT.items())
+@pytest.mark.parametrize("help", ["-h", "--help"])
+def test_each_command_has_exactly_the_options_of_the_contract(command: str, options: str, help: str):
+    result = invoke(*command.split(), help)
+    assert result.exit_code == 0
+    assert set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", result.stdout, re.MULTILINE)) == {*options.split(), "--help"}
+
+
+def test_the_commands_are_those_of_the_contract():
+    commands = invoke("-h").stdout.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^  (\w+)", commands, re.MULTILINE)) == {command.split()[0] for command in CONTRACT if command}
+    assert "..." not in commands
+
+
+# --- list, show, validate
+
+
+def test_list_shows_every_name_once_and_one_section_on_demand():
+    known = registry.load()
+    everything = invoke("list").stdout.splitlines()
+    for section in registry.SECTIONS:
+        for name in getattr(known, section):
+            assert sum(line.split()[:1] == [name] for line in everything) == 1
+    tasks = invoke("list", "tasks").stdout.splitlines()
+    assert [line.split()[0] for line in tasks[2:]] == list(known.tasks)
+    assert invoke("list", "models").exit_code == 2
+
+
+def test_list_piped_keeps_each_entry_to_one_plain_line():
+    Path("registry.yaml").write_text(
+        f"backbones:\n  {'n' * 100}:\n    title: t\n    arch: resnet18\n    source: random\n    pipeline: rgb\n"
+        f"    pretraining: {'long ' * 60}\n"
+    )
+    lines = invoke("list", "backbones").stdout.splitlines()
+    assert len(lines) == 2 + 6
+    assert "n" * 100 in lines[-1] and ("long " * 60).strip() in lines[-1]
+    assert "\x1b" not in "".join(lines) and not any(line.endswith(" ") for line in lines)
+
+
+def test_list_as_json_is_the_whole_registry_on_stdout_alone():
+    result = invoke("list", "--json")
+    assert result.stderr == ""
+    found, known = json.loads(result.stdout), registry.load()
+    assert list(found) == list(registry.SECTIONS)
+    assert [entry["name"] for entry in found["tasks"]] == list(known.tasks)
+    assert found["backbones"][0] == known.backbones["random_resnet18"].model_dump(mode="json")
+    assert list(json.loads(invoke("list", "protocols", "--json").stdout)) == ["protocols"]
+
+
+@pytest.mark.parametrize(
+    "name, facts",
+    [
+        ("irings_imagenet", ["backbone iring_imagenet (irings_imagenet is an alias)", "not trained yet", "bench pretrain"]),
+        ("torchvision_resnet18", ["resnet18-f37072fd.pth is not in", "--download", "supervised, ImageNet"]),
+        ("random_resnet18", ["backbone random_resnet18", "normalize(dataset)", "available    yes"]),
+        ("cifar10", ["image set cifar10", "cifar10_linear, cifar10_logreg, cifar10_knn", "https://www.cs.toronto.edu"]),
+        ("ring-linear@1", ["weight_decay: 0.0", "epochs: 100", "arXiv 2010.02037", "dtd_linear"]),
+        ("digits_knn", ["temperature: 0.07", "k: 10, 20, 100, 200", "resize(64,bilinear)", "level       pooled"]),
+    ],
+)
+def test_show_tells_everything_about_a_name_of_any_section(name: str, facts: list[str]):
+    result = invoke("show", name)
+    assert result.exit_code == 0
+    assert all(fact in result.stdout for fact in facts), result.stdout
+    assert re.search(r"written in +\S+registry\.yaml:\d+\n", result.stdout)
+
+
+def test_show_of_an_unknown_name_is_a_usage_error_with_the_nearest():
+    result = invoke("show", "dtd_nkn")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert (
+        result.stderr == 'error: nothing is called "dtd_nkn"; did you mean "dtd_knn" or "dtd"?; `bench list` shows every name\n'
+    )
+
+
+def test_validate_is_silent_about_nothing(tmp_path: Path):
+    good = invoke("validate")
+    assert good.exit_code == 0 and "33 tasks" in good.stdout
+    (tmp_path / "bad.yaml").write_text(BROKEN + "    arhc: y\n")
+    bad = invoke("validate", "bad.yaml")
+    assert bad.exit_code == 2
+    assert re.findall(r"^bad\.yaml:(\d+): ", bad.stdout, re.MULTILINE) == ["2", "3", "4"]
+    assert invoke("validate", "nowhere.yaml").exit_code == 2
+    assert invoke("--registry", "bad.yaml", "validate").exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["list", "show dtd", "run --backbone random_resnet18 --task digits_knn --dry-run"])
+def test_a_broken_registry_stops_every_command_with_its_place(command: str):
+    Path("registry.yaml").write_text(BROKEN)
+    result = invoke(*command.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.match(r"error: registry\.yaml:2: .+ \(and 1 more: `bench validate` shows all\)\n$", result.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["--registry my.yaml show net", "show net --registry my.yaml", "show --registry=my.yaml net"]
+)
+def test_the_global_options_count_wherever_they_stand(arguments: str):
+    Path("my.yaml").write_text("backbones: {net: {title: My net, arch: resnet18, source: random, pipeline: rgb}}\n")
+    assert "My net" in invoke(*arguments.split()).stdout
+    assert invoke("show", "net").exit_code == 2
+
+
+def test_an_option_behind_two_dashes_is_a_word():
+    assert 'nothing is called "--debug"' in invoke("show", "--", "--debug").stderr
+
+
+# --- run and the rest hand over what was asked for
+
+
+@pytest.fixture
+def handed_over(monkeypatch) -> dict:
+    """What `bench run` passes on; the run itself is tested elsewhere."""
+    from bench import run
+
+    seen = {}
+    monkeypatch.setattr(run, "command", lambda known, **options: seen.update(options) or seen.get("code", 0))
+    return seen
+
+
+def test_run_hands_over_its_defaults(handed_over):
+    assert invoke("run", "--backbone", "a", "--task", "b").exit_code == 0
+    assert handed_over == {
+        "backbones": ["a"],
+        "tasks": ["b"],
+        "seeds": [0],
+        "device": "auto",
+        "dtype": "auto",
+        "data": None,
+        "results_dir": Path("results"),
+        "dry_run": False,
+        "as_json": False,
+        "force": False,
+        "on_bad_image": "stop",
+        "download": False,
+        "debug": False,
+    }
+
+
+def test_run_hands_over_what_is_asked_for(handed_over):
+    words = (
+        "--backbone a --backbone iring_* --task b --task *_knn --seed 1 --seed 2 --device cpu --dtype float16 --data d "
+        "--results r --dry-run --json --force --on-bad-image skip --download --debug"
+    )
+    assert invoke("run", *words.split()).exit_code == 0
+    assert handed_over == {
+        "backbones": ["a", "iring_*"],
+        "tasks": ["b", "*_knn"],
+        "seeds": [1, 2],
+        "device": "cpu",
+        "dtype": "float16",
+        "data": Path("d"),
+        "results_dir": Path("r"),
+        "dry_run": True,
+        "as_json": True,
+        "force": True,
+        "on_bad_image": "skip",
+        "download": True,
+        "debug": True,
+    }
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
+def test_run_ends_with_the_exit_code_of_the_run(handed_over, code: int):
+    handed_over["code"] = code
+    assert invoke("run", "--backbone", "a", "--task", "b").exit_code == code
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "run",
+        "run --backbone a",
+        "run --task a",
+        "run --backbone a --task b --seed -1",
+        "run --backbone a --task b --seed x",
+        "run --backbone a --task b --on-bad-image hide",
+        "run --backbone a --task b --sede 1",
+        "run a b",
+        "show",
+        "register",
+        "register a",
+        "leaderboard export --format xls",
+        "nonesuch",
+        "list --jsn",
+    ],
+)
+def test_a_wrong_line_is_a_usage_error_in_one_sentence(handed_over, arguments: str):
+    result = invoke(*arguments.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.search(r"\nError: .+\n$", result.stderr)
+    assert handed_over == {}
+
+
+def test_the_leaderboard_gets_its_options(monkeypatch):
+    from bench import leaderboard
+
+    seen = []
+    monkeypatch.setattr(leaderboard, "show", lambda *arguments: seen.append(arguments))
+    monkeypatch.setattr(leaderboard, "write", lambda *arguments, wide: seen.append((*arguments, wide)))
+    assert invoke("leaderboard", "show", "--results", "r", "--task", "a*").exit_code == 0
+    words = "--results r --format md --out o.md --task a --task b --wide"
+    assert invoke("leaderboard", "export", *words.split()).exit_code == 0
+    assert invoke("leaderboard", "export").exit_code == 0
+    assert seen == [
+        (Path("r"), ["a*"]),
+        (Path("r"), "md", Path("o.md"), ["a", "b"], True),
+        (Path("results"), "csv", None, [], False),
+    ]
+
+
+# --- what goes wrong
+
+
+@pytest.mark.parametrize(
+    "error, code, sentence",
+    [
+        (RingbenchError("it failed"), 1, "error: it failed\n"),
+        (UsageError("it is wrong"), 2, "error: it is wrong\n"),
+        (Unavailable("it is not there"), 3, "error: it is not there\n"),
+        (PermissionError(13, "Permission denied", "/results/x.json"), 1, "error: /results/x.json: Permission denied\n"),
+        (
+            KeyboardInterrupt(),
+            130,
+            "interrupted; what was finished is kept: give the same command again and it goes on from there\n",
+        ),
+    ],
+)
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_stops_a_command_is_one_sentence_on_stderr_and_a_traceback_with_debug(monkeypatch, error, code, sentence, debug):
+    def stop(extra):
+        raise error
+
+    monkeypatch.setattr(registry, "load", stop)
+    result = invoke("list", *["--debug"] * debug)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.endswith(sentence)
+    assert ("Traceback" in result.stderr) == debug
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_fault_of_ours_is_one_line_and_a_traceback_with_debug(monkeypatch, capsys, debug):
+    def fail(extra):
+        raise ZeroDivisionError("one\ntwo")
+
+    monkeypatch.setattr(registry, "load", fail)
+    monkeypatch.setattr(sys, "argv", ["bench", "list", *["--debug"] * debug])
+    with pytest.raises(ZeroDivisionError if debug else SystemExit) as caught:
+        cli.main()
+    if not debug:
+        assert caught.value.code == 1
+        told = "internal error: ZeroDivisionError: one; rerun with --debug for the traceback\n"
+        assert capsys.readouterr() == ("", told)
+
+
+@pytest.mark.parametrize("command", ["list", "list --json", "show dtd", "validate", "-h"])
+def test_a_reader_that_leaves_early_gets_no_traceback(command: str):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}  # what is buffered is written at the very end
+    arguments = [sys.executable, "-m", "bench.cli", *command.split()]
+    with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("command", ["list", "list tasks --json", "show dtd", "show irings_imagenet", "validate", "-h"])
+def test_looking_around_loads_neither_torch_nor_numpy(command: str):
+    code = (
+        "import sys\nfrom bench.cli import app\n"
+        f"try:\n    app({command.split()})\nexcept SystemExit as stop:\n    assert not stop.code\n"
+        "print(sorted({'torch', 'numpy', 'torchvision', 'sklearn', 'PIL', 'scipy'} & set(sys.modules)), file=sys.stderr)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert result.stderr == "[]\n"
+
+
+def test_a_missing_checkpoint_is_told_at_once_without_network_or_torch_and_with_its_place(isolated_home: Path):
+    code = (
+        "import socket, sys\nfrom bench.cli import app\n"
+        "def no_network(*_): raise AssertionError('the network was asked')\n"
+        "socket.socket.connect = socket.getaddrinfo = no_network\n"
+        "try:\n    app('run --backbone torchvision_* --task digits_knn'.split())\n"
+        "except SystemExit as stop:\n    assert 'torch' not in sys.modules\n    raise\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    told = result.stdout + result.stderr
+    assert result.returncode == 3, told
+    for name in ("resnet18-f37072fd.pth", "resnet50-11ad3fa6.pth"):
+        assert f"{name} is not in {isolated_home / 'checkpoints'}; put it there" in told

@@ -1,0 +1,267 @@
+"""`bench run` from the command line to the result files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from bench import cli, results, runner
+
+REGISTRY = """
+backbones:
+  lost:
+    title: a file that is not there
+    arch: resnet18
+    source: nowhere/lost.pth
+    pipeline: rgb|resize(32,bilinear)|scale01|normalize(imagenet)
+imagesets:
+  shapes:
+    title: two kinds of stripes
+    provider: folder
+    geometry: resize(32x32,bilinear)
+  absent:
+    title: a folder that is not there
+    provider: folder
+tasks:
+  "{imageset}_knn": {imageset: [shapes, absent], protocol: knn@1}
+  "{imageset}_logreg": {imageset: [shapes, absent], protocol: logreg@1}
+"""
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    """A working folder with a registry and an image set of horizontal and vertical stripes."""
+    (tmp_path / "registry.yaml").write_text(REGISTRY)
+    rng = np.random.default_rng(0)
+    for i in range(60):
+        stripes = np.zeros((24, 24), np.uint8)
+        stripes[:: rng.integers(2, 5)] = rng.integers(100, 255)
+        image = stripes if i % 2 else stripes.T
+        folder = tmp_path / "data" / "shapes" / ("horizontal" if i % 2 else "vertical")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{i}.png")
+    return tmp_path
+
+
+def bench(*arguments):
+    return CliRunner().invoke(cli.app, ["run", *arguments])
+
+
+def spawn(*arguments, **popen):
+    environment = os.environ | {"PYTHONPATH": ":".join(sys.path)}
+    return subprocess.Popen([sys.executable, "-m", "bench.cli", "run", *arguments], env=environment, text=True, **popen)
+
+
+def test_a_number_carries_everything_it_depends_on(workplace):
+    done = bench("--backbone", "random_resnet18", "--task", "shapes_logreg")
+    assert done.exit_code == 0, done.output
+    record = results.read(workplace / "results" / "random_resnet18" / "shapes_logreg" / "logreg@1.seed0.json")
+    assert record["protocol"] == "logreg@1"
+    assert record["metrics"]["top1"].keys() == {"value", "ci_low", "ci_high", "n"}
+    assert record["metrics"]["top1"]["value"] > 80
+    assert record["n"] == {"train": 38, "val": 10, "test": 12}
+    assert record["certificate"]["trunk_sha256"] == record["trunk_sha256"]
+    assert len(record["fingerprint"]) == len(record["split_hash"]) == 64
+    assert record["pipeline"].startswith("rgb(pil)|resize(32x32,bilinear)|scale01|normalize(0.")
+    assert record["selected_on"] == "val"
+    assert record["converged"] is True
+    assert len(record["grid"]) == 45
+    assert record["grid_edge"] in (True, False)
+    assert (record["device"], record["dtype"]) == ("cpu", "float32")
+    assert record["versions"].keys() >= {"torch", "torchvision", "ringbench", "python"}
+    assert record["seconds"].keys() >= {"load", "extract", "probe"}
+    assert record["status"] in ("ok", "suspect")
+    assert any("res5 map" in note for note in record["notes"])
+
+
+def test_what_is_already_measured_is_skipped_and_said(workplace):
+    arguments = ("--backbone", "random_resnet18", "--task", "shapes_knn")
+    bench(*arguments)
+    path = workplace / "results" / "random_resnet18" / "shapes_knn" / "knn@1.seed0.json"
+    before = path.read_bytes()
+    again = bench(*arguments)
+    assert again.exit_code == 0
+    assert "1 done" in again.output
+    assert path.read_bytes() == before
+    assert "1 measured" in bench(*arguments, "--force").output
+
+
+def test_random_weights_follow_the_seed_and_every_seed_has_its_file(workplace):
+    bench("--backbone", "random_resnet18", "--task", "shapes_knn", "--seed", "0", "--seed", "1")
+    first, second = results.read_all(workplace / "results")
+    assert (first["seed"], second["seed"]) == (0, 1)
+    assert first["trunk_sha256"] != second["trunk_sha256"]
+    assert first["split_hash"] == second["split_hash"]
+
+
+def test_what_is_missing_is_told_and_the_rest_runs(workplace):
+    done = bench("--backbone", "random_resnet18", "--backbone", "lost", "--task", "shapes_knn", "--task", "absent_knn")
+    assert done.exit_code == 3
+    assert "1 measured, 3 unavailable" in done.output
+    assert str(workplace / "data" / "absent") in done.output
+    assert "lost.pth does not exist" in done.output
+    assert len(results.read_all(workplace / "results")) == 1
+
+
+def test_a_failure_is_written_down_the_rest_runs_and_a_rerun_tries_again(workplace):
+    (workplace / "data" / "broken" / "a").mkdir(parents=True)
+    (workplace / "data" / "broken" / "b").mkdir(parents=True)
+    with (workplace / "registry.yaml").open("a") as registry:
+        registry.write("  broken_knn: {imageset: broken, protocol: knn@1, title: t}\n")
+    text = (workplace / "registry.yaml").read_text()
+    (workplace / "registry.yaml").write_text(
+        text.replace("imagesets:\n", "imagesets:\n  broken: {title: damaged images, provider: folder}\n")
+    )
+    for i in range(20):
+        (workplace / "data" / "broken" / "ab"[i % 2] / f"{i}.png").write_bytes(b"\x89PNG\r\n\x1a\n no more")
+    arguments = ("--backbone", "random_resnet18", "--task", "broken_knn", "--task", "shapes_knn", "--task", "absent_knn")
+    done = bench(*arguments)
+    assert done.exit_code == 1
+    assert "1 failed, 1 measured, 1 unavailable" in done.output
+    failure = workplace / "results" / "random_resnet18" / "broken_knn" / "knn@1.seed0.failed.json"
+    assert ".png" in json.loads(failure.read_text())["reasons"][0]
+    for path in (workplace / "data" / "broken").rglob("*.png"):
+        path.write_bytes((workplace / "data" / "shapes" / "vertical" / "0.png").read_bytes())
+    assert bench("--backbone", "random_resnet18", "--task", "broken_knn").exit_code == 0
+    assert not failure.exists()
+
+
+def test_a_result_made_from_other_images_does_not_stand_for_these(workplace):
+    arguments = ("--backbone", "random_resnet18", "--task", "shapes_knn")
+    bench(*arguments)
+    (workplace / "data" / "shapes" / "vertical" / "0.png").unlink()
+    done = bench(*arguments)
+    assert done.exit_code == 1
+    assert "measured with other images" in done.output
+    assert "--force" in done.output
+    assert bench(*arguments, "--force").exit_code == 0
+
+
+def test_another_dtype_is_another_number(workplace):
+    arguments = ("--backbone", "random_resnet18", "--task", "shapes_knn")
+    bench(*arguments)
+    assert "measured with other dtype" in bench(*arguments, "--dtype", "bfloat16").output
+
+
+def test_json_is_all_that_stdout_holds(workplace):
+    done = bench("--backbone", "random_resnet18", "--task", "shapes_knn", "--task", "absent_knn", "--json")
+    cells = json.loads(done.stdout)
+    assert [cell["state"] for cell in cells] == ["unavailable", "measured"]
+    assert cells[1]["result"]["metrics"]["top1"]["n"] == 12
+    assert "1 measured" in done.stderr
+
+
+def test_a_dry_run_says_what_it_would_cost_and_writes_no_result(workplace):
+    arguments = ("--backbone", "random_resnet18", "--task", "shapes_knn", "--task", "absent_knn", "--dry-run")
+    done = bench(*arguments)
+    assert done.exit_code == 3
+    assert "60 images of 32 x 32 px through the trunk" in done.output
+    assert not (workplace / "results").exists()
+    bench("--backbone", "random_resnet18", "--task", "shapes_knn")
+    assert "done" in bench(*arguments).output
+    assert "features cached" in bench(*arguments, "--force").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--backbone", "random_resnet19", "--task", "shapes_knn"), 'did you mean "random_resnet18"'),
+        (("--backbone", "random_resnet18", "--task", "shape_knn"), "shapes_knn"),
+        (("--backbone", "nothing_*", "--task", "shapes_knn"), "nothing_*"),
+        (("--backbone", "random_resnet18", "--task", "shapes_knn", "--seed", "x"), "seed"),
+    ],
+)
+def test_a_wrong_request_is_a_usage_error(workplace, arguments, sentence):
+    done = bench(*arguments)
+    assert done.exit_code == 2
+    assert sentence in done.output
+    assert not (workplace / "results").exists()
+
+
+@pytest.mark.parametrize("option", [("--device", "gpu"), ("--dtype", "int8")])
+def test_an_impossible_device_or_dtype_measures_nothing(workplace, option):
+    done = bench("--backbone", "random_resnet18", "--task", "shapes_knn", *option)
+    assert done.exit_code == 2
+    assert option[1] in done.output
+    assert not results.read_all(workplace / "results")
+
+
+def test_what_is_not_there_is_told_within_two_seconds_without_loading_torch_or_touching_the_network(workplace):
+    code = (
+        "import sys, socket\n"
+        "def refuse(*_): raise AssertionError('the network was touched')\n"
+        "socket.socket.connect = refuse\n"
+        "sys.argv = ['bench', 'run', '--backbone', 'torchvision_resnet18', '--task', 'digits_knn']\n"
+        "from bench import cli\n"
+        "try: cli.main()\n"
+        "finally: assert 'torch' not in sys.modules\n"
+    )
+    started = time.monotonic()
+    environment = os.environ | {"PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 3, done.stderr
+    assert "resnet18-f37072fd.pth is not in" in done.stdout
+    assert time.monotonic() - started < 2
+
+
+def test_a_warm_run_touches_no_network(workplace, monkeypatch):
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was touched"))
+    assert bench("--backbone", "random_resnet18", "--task", "shapes_knn").exit_code == 0
+
+
+def test_a_run_killed_after_its_first_result_is_finished_by_the_next(workplace):
+    arguments = ("--backbone", "random_resnet18", "--task", "shapes_*", "--seed", "0", "--seed", "1")
+    process = spawn(*arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while not list((workplace / "results").glob("*/*/*.json")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    kept = {path: path.read_bytes() for path in (workplace / "results").glob("*/*/*.seed?.json")}
+    assert 1 <= len(kept) < 4
+    assert f"{len(kept)} done, {4 - len(kept)} measured" in bench(*arguments).output
+    assert all(path.read_bytes() == content for path, content in kept.items())
+    assert len(results.read_all(workplace / "results")) == 4
+
+
+def test_ctrl_c_says_how_to_resume_and_leaves_no_half_written_file(workplace):
+    process = spawn(
+        *("--backbone", "random_resnet18", "--task", "shapes_knn", *[x for n in range(40) for x in ("--seed", str(n))]),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    while not list((workplace / "results").glob("*/*/*.json")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "same command again" in complaint
+    assert "Traceback" not in complaint
+    assert results.read_all(workplace / "results")
+    assert not list((workplace / "results").rglob("*.tmp"))
+
+
+def test_a_probe_that_moves_the_weights_is_found_out(workplace, monkeypatch):
+    def meddling(protocol, *args, **kwargs):
+        meddling.trunk.bn1.running_mean += 1
+        return measure(protocol, *args, **kwargs)
+
+    measure, prepare = runner.measure, runner._prepare
+
+    def prepared(*args):
+        made = prepare(*args)
+        meddling.trunk = made.backbone.trunk
+        return made
+
+    monkeypatch.setattr(runner, "measure", meddling)
+    monkeypatch.setattr(runner, "_prepare", prepared)
+    done = bench("--backbone", "random_resnet18", "--task", "shapes_knn")
+    assert done.exit_code == 1
+    assert "changed during the run" in done.output
