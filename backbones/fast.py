@@ -9,17 +9,17 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 def fold_batch_norm(trunk: nn.Module) -> nn.Module:
     """A copy of `trunk` in which every batch norm that follows a convolution is folded into it.
 
-    w' = w * gamma / sqrt(var + eps), b' = beta - mean * gamma / sqrt(var + eps). The fold is computed in float64, so the
-    result differs from the unfolded network by float32 rounding only.
+    w' = w * gamma / sqrt(var + eps), b' = beta - mean * gamma / sqrt(var + eps): the result differs from the unfolded network
+    by rounding only.
     """
-    folded = copy.deepcopy(trunk).double().eval()
+    folded = copy.deepcopy(trunk).eval()
     for module in folded.modules():
         for convolution, norm in _convolution_norm_pairs(module):
             setattr(module, convolution, fuse_conv_bn_eval(getattr(module, convolution), getattr(module, norm)))
             setattr(module, norm, nn.Identity())
         if isinstance(module, nn.Sequential) and len(module) == 2 and isinstance(module[1], nn.BatchNorm2d):  # downsample
             module[0], module[1] = fuse_conv_bn_eval(module[0], module[1]), nn.Identity()
-    return folded.float().requires_grad_(False)
+    return folded.requires_grad_(False)
 
 
 def _convolution_norm_pairs(module: nn.Module) -> list[tuple[str, str]]:

@@ -1,12 +1,12 @@
 """Where a backbone's weights are, and how they get there. Imports no torch: whether a file is missing is told at once."""
 
-import urllib.error
+import http.client
 import urllib.request
 from pathlib import Path
 from urllib.parse import urlparse
 
 from backbones.spec import BackboneSpec
-from ringbench import files, places
+from ringbench import files, places, progress
 from ringbench.errors import RingbenchError, Unavailable
 
 
@@ -21,7 +21,10 @@ def path_of(spec: BackboneSpec) -> Path | None:
     if spec.source.startswith("recipe:"):
         return places.checkpoints() / f"{spec.source.removeprefix('recipe:')}.safetensors"
     if is_url(spec.source):
-        return places.checkpoints() / Path(urlparse(spec.source).path).name
+        name = Path(urlparse(spec.source).path).name
+        if not (spec.sha256 and spec.sha256[:8] in name):  # `checkpoint.pth` of two projects must not be one file
+            name = f"{files.digest(spec.source)[:8]}-{name}"
+        return places.checkpoints() / name
     return Path(spec.source)
 
 
@@ -32,7 +35,7 @@ def missing(spec: BackboneSpec) -> str | None:
         return None
     if spec.source.startswith("recipe:"):
         recipe = spec.source.removeprefix("recipe:")
-        return f"not trained yet: `bench pretrain {recipe}` writes {path}; a file of your own goes in by `bench register`"
+        return f"not trained yet; recipe {recipe} writes {path}, and `bench register` gives a file of your own another name"
     if is_url(spec.source):
         return f"{path.name} is not in {path.parent}; put it there, or add --download to fetch {spec.source}"
     return f"{path} does not exist; correct `source` in the registry, or put the file there"
@@ -55,25 +58,33 @@ def require(spec: BackboneSpec, *, download: bool = False) -> Path | None:
     return path
 
 
-def _check_digest(spec: BackboneSpec, path: Path) -> None:
+def _check_digest(spec: BackboneSpec, path: Path, advice: str = "remove it and fetch it again") -> None:
     found = files.sha256_file(path)
     if not found.startswith(spec.sha256):
         raise RingbenchError(
-            f"{spec.name}: {path} has sha256 {found[: len(spec.sha256)]}, the registry expects {spec.sha256}; "
-            "it is damaged or another file: remove it and fetch it again"
+            f"{spec.name}: {path_of(spec).name} has sha256 {found[: len(spec.sha256)]}, the registry expects {spec.sha256}; "
+            f"it is damaged or another file: {advice}"
         )
 
 
 def _download(spec: BackboneSpec) -> None:
     path = path_of(spec)
     try:
-        with urllib.request.urlopen(spec.source, timeout=10) as reply, files.atomic_path(path) as temporary:
+        with (
+            urllib.request.urlopen(spec.source, timeout=10) as reply,
+            files.atomic_path(path) as temporary,
+            progress.bar(f"fetching {path.name}") as update,
+        ):
+            promised, done = int(reply.headers.get("Content-Length", 0)), 0
             with temporary.open("wb") as file:
                 while block := reply.read(1 << 20):
-                    file.write(block)
+                    done += file.write(block)
+                    update(done, promised or done)
+            if promised and done != promised:
+                raise OSError(f"{done} of {promised} bytes came")
             if spec.sha256:
-                _check_digest(spec, temporary)
-    except (urllib.error.URLError, OSError) as error:
+                _check_digest(spec, temporary, "nothing was kept; is the address right?")
+    except (OSError, http.client.HTTPException, ValueError) as error:  # URLError is an OSError
         reason = getattr(error, "reason", error)
         raise Unavailable(
             f"{spec.name}: {spec.source} cannot be fetched ({reason}); fetch it elsewhere and put it at {path}"

@@ -9,7 +9,7 @@ from torchvision.models import resnet
 
 from backbones.fast import fold_batch_norm
 from backbones.spec import Arch, Stem
-from ringbench.errors import UsageError
+from ringbench.errors import RingbenchError, UsageError
 
 LEVELS = ("res2", "res3", "res4", "res5", "prepool", "pooled")
 
@@ -92,6 +92,15 @@ class FrozenBackbone(nn.Module):
         self._shift = torch.tensor([scale * m for m in mean or (0.0,) * 3], device=self.device).view(1, 3, 1, 1)
         self._divisor = torch.tensor([scale * s for s in std or (1.0,) * 3], device=self.device).view(1, 3, 1, 1)
         self.eval().requires_grad_(False)
+        self._at_start = self._hashes()
+
+    def verify(self) -> None:
+        """Raises RingbenchError if any tensor, as loaded or as it runs, is not what it was at the start (CASES F1)."""
+        if self._hashes() != self._at_start:
+            raise RingbenchError("the weights of a frozen backbone changed; this is a fault of ringbench or of a plug-in")
+
+    def _hashes(self) -> tuple[str, str]:
+        return trunk_sha256(self.trunk), trunk_sha256(self._running)
 
     def train(self, mode: bool = True) -> "FrozenBackbone":
         """Frozen means frozen: asking for training mode changes nothing (CASES F2)."""
@@ -118,7 +127,8 @@ class FrozenBackbone(nn.Module):
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
             raise UsageError(f"expected uint8 images (N, 3, H, W), found {images.dtype} {tuple(images.shape)}")
         x = images.to(self.device, non_blocking=True).float().sub_(self._shift).div_(self._divisor)
-        stages = self._running(x.to(self.dtype, memory_format=torch.channels_last))
+        with torch.backends.cudnn.flags(benchmark=True, allow_tf32=False):  # float32 means float32 on every device
+            stages = self._running(x.to(self.dtype, memory_format=torch.channels_last))
         stages["prepool"] = stages["res5"]
         if "pooled" in levels:
             stages["pooled"] = stages["res5"].mean(dim=(2, 3), dtype=torch.float32).to(self.dtype)

@@ -75,8 +75,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-board = typer.Typer(help="Show or export what the result files say.", no_args_is_help=True)
-app.add_typer(board, name="leaderboard")
+leaderboard = typer.Typer(help="Show or export what the result files say.", no_args_is_help=True)
+app.add_typer(leaderboard, name="leaderboard")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable on stdout, everything human on stderr.")]
 ResultsDir = Annotated[Path, typer.Option("--results", metavar="DIR", help="Folder of the result files.")]
@@ -161,22 +161,17 @@ def run(
     """Measure backbones on tasks. What is already measured is skipped."""
     from bench import registry
     from bench import run as running
+    from bench.plan import Options
+    from ringbench import places
 
     code = running.command(
         registry.load(ctx.obj.registry),
+        Options(results, data or places.data(), device, dtype, on_bad_image, download, force, ctx.obj.debug),
         backbones=backbone,
         tasks=task,
         seeds=seed or [0],
-        device=device,
-        dtype=dtype,
-        data=data,
-        results_dir=results,
         dry_run=dry_run,
         as_json=as_json,
-        force=force,
-        on_bad_image=on_bad_image,
-        download=download,
-        debug=ctx.obj.debug,
     )
     raise typer.Exit(code)
 
@@ -200,15 +195,15 @@ def register(
     editing.register(ctx.obj.registry, name, checkpoint, arch, format, checkpoint_key, pipeline, alias or [])
 
 
-@board.command("show")
+@leaderboard.command("show")
 def show_board(results: ResultsDir = RESULTS, task: TaskPatterns = None) -> None:
     """One table for each protocol."""
-    from bench import leaderboard
+    from bench import board
 
-    leaderboard.show(results, task or [])
+    board.show(results, task or [])
 
 
-@board.command("export")
+@leaderboard.command("export")
 def export_board(
     results: ResultsDir = RESULTS,
     format: Annotated[Literal["csv", "md", "json"], typer.Option()] = "csv",
@@ -217,9 +212,9 @@ def export_board(
     wide: Annotated[bool, typer.Option("--wide", help="CSV with a column for each task.")] = False,
 ) -> None:
     """The same numbers as a file; equal results give equal bytes."""
-    from bench import leaderboard
+    from bench import board
 
-    leaderboard.write(results, format, out, task or [], wide=wide)
+    board.write(results, format, out, task or [], wide=wide)
 
 
 @app.command()

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from bench import leaderboard, registry, run
+from bench import board, registry, run
+from bench.plan import Options
+from ringbench import places
 
 BACKBONES = ["random_resnet18", "random_resnet50"]
 TASKS = ["digits_linear", "digits_logreg", "digits_knn"]
@@ -12,12 +14,12 @@ RESULTS, BOARD = Path("results") / "demo", Path("leaderboard.csv")
 def main() -> int:
     """Evaluate two untrained networks on three tasks of the handwritten digits, show the leaderboard and write it as CSV."""
     print(f"Evaluating {', '.join(BACKBONES)} on {', '.join(TASKS)}: 1,797 real handwritten digits.\n")
-    code = run.command(registry.load(), backbones=BACKBONES, tasks=TASKS, seeds=[0], results_dir=RESULTS)
+    code = run.command(registry.load(), Options(RESULTS, places.data()), backbones=BACKBONES, tasks=TASKS, seeds=[0])
     if code:
         return code
     print()
-    leaderboard.show(RESULTS)
-    leaderboard.write(RESULTS, "csv", BOARD)
+    board.show(RESULTS)
+    board.write(RESULTS, "csv", BOARD)
     print(f"\nThe leaderboard is in {BOARD.absolute()}, the results behind it in {RESULTS.absolute()}.")
     print("Next: `bench list` shows what else there is, `bench doctor` what is missing on this machine.")
     return 0

@@ -8,9 +8,24 @@ from backbones import sources
 from backbones.spec import BackboneSpec
 from bench import results
 from bench.registry import Registry
-from imagesets import image_set as imagesets
+from imagesets import providers as imagesets
 from imagesets.spec import ImagesetSpec
+from ringbench.errors import Unavailable
 from transfer.spec import ProtocolSpec, TaskSpec
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run, whatever is run: what `bench run` was given beside names."""
+
+    results: Path
+    data: Path
+    device: str = "auto"
+    dtype: str = "auto"
+    on_bad_image: str = "stop"
+    download: bool = False
+    force: bool = False
+    debug: bool = False
 
 
 @dataclass
@@ -44,36 +59,35 @@ class Plan:
         return list(grouped.values())
 
 
-def make(
-    registry: Registry,
-    backbones: list[str],
-    tasks: list[str],
-    seeds: list[int],
-    *,
-    results_dir: Path,
-    data_dir: Path,
-    download: bool = False,
-    force: bool = False,
-) -> Plan:
+def make(registry: Registry, backbones: list[str], tasks: list[str], seeds: list[int], options: Options) -> Plan:
     """Every backbone x task x seed the patterns name, random controls first so that the others are judged against them.
 
+    With `options.download` missing weights are fetched now: a dead link is told before anything heavy is loaded.
     Raises UsageError for a pattern that names nothing.
     """
     chosen = sorted(registry.match("backbones", backbones), key=lambda spec: spec.source != "random")
+    wanted, plan = registry.match("tasks", tasks), Plan()
     absent_sets: dict[str, str | None] = {}
-    plan = Plan()
     for backbone in chosen:
-        absent_weights = None if download and sources.is_url(backbone.source) else sources.missing(backbone)
-        for task in registry.match("tasks", tasks):
+        absent_weights = _fetched(backbone) if options.download else sources.missing(backbone)
+        for task in wanted:
             imageset, protocol = registry.find("imagesets", task.imageset), registry.find("protocols", task.protocol)
             if imageset.name not in absent_sets:
-                absent_sets[imageset.name] = None if download else imagesets.missing(imageset, data_dir)
+                absent_sets[imageset.name] = None if options.download else imagesets.missing(imageset, options.data)
             for seed in dict.fromkeys(seeds):
-                path = results.path_of(results_dir, backbone.name, task.name, protocol.name, seed)
+                path = results.path_of(options.results, backbone.name, task.name, protocol.name, seed)
                 cell = Cell(backbone, task, protocol, imageset, seed, path)
-                if path.exists() and not force:
+                if path.exists() and not options.force:
                     cell.state, cell.reason = "done", str(path)
                 elif reason := absent_weights or absent_sets[imageset.name]:
                     cell.state, cell.reason = "unavailable", reason
                 plan.cells.append(cell)
     return plan
+
+
+def _fetched(backbone: BackboneSpec) -> str | None:
+    try:
+        sources.require(backbone, download=True)
+    except Unavailable as error:
+        return str(error)
+    return None

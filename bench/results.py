@@ -4,6 +4,7 @@ RESULTS/<backbone>/<task>/<protocol>.seed<N>.json           a measured number an
 RESULTS/<backbone>/<task>/<protocol>.seed<N>.failed.json    why there is none; gone once a run succeeds
 """
 
+import contextlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -49,17 +50,29 @@ def read_all(results: Path) -> list[Record]:
     return [read(path) for path in sorted(results.glob("*/*/*.seed*.json")) if not path.name.startswith(".")]
 
 
+def read_column(results: Path, task: str, protocol: str) -> list[Record]:
+    """The records of one task and protocol, whatever the backbone. A file that is no result is passed over: see `read_all`."""
+    found = []
+    for path in sorted(results.glob(f"*/{task}/{protocol}.seed*.json")):
+        with contextlib.suppress(RingbenchError):
+            found.append(read(path))
+    return found
+
+
 def judge(record: Record, others: Iterable[Record]) -> tuple[str, list[str]]:
     """(status, reasons): `suspect` where the number says more about a fault than about the encoder, so that it is not ranked.
 
-    Suspect is a probe that did not converge, a score whose interval reaches down to chance, and a score no better than that of
-    a random-initialised network of the same architecture on the same task (CASES C3, P3). `others` are searched for that control.
+    Suspect is a probe that did not converge, a test split that was not read whole, a score whose interval reaches down to chance,
+    and a score no better than that of a random-initialised network of the same architecture on the same images (CASES C3, P3).
+    `others` are searched for that control.
     """
     if record["status"] == "failed":
         return "failed", record["reasons"]
     score, reasons = record["metrics"][record["metric"]], []
     if record["converged"] is False:
         reasons.append("the probe did not converge")
+    if record["n_skipped"]["test"]:
+        reasons.append(f"{record['n_skipped']['test']} test images could not be read")
     if score["ci_low"] <= record["chance"][record["metric"]]:
         reasons.append(f"at chance ({record['chance'][record['metric']]:.1f})")
     for control in others:
@@ -81,12 +94,10 @@ def is_control_of(control: Record, record: Record) -> bool:
     )
 
 
-def reference_delta(record: Record) -> tuple[float | None, bool]:
-    """(score minus the registry's published score, whether it lies outside both intervals) in points (CASES C4)."""
-    reference = record.get("reference")
-    if not reference or reference["metric"] not in record["metrics"]:
+def reference_delta(score: dict[str, float], reference: dict | None) -> tuple[float | None, bool]:
+    """(score minus the published score in points, whether the interval and published mean +- 2 std do not overlap; CASES C4)."""
+    if not reference:
         return None, False
-    score = record["metrics"][reference["metric"]]
-    delta = score["value"] - reference["score"]
-    margin = 2 * (reference["std"] or 0.0) + (score["ci_high"] - score["ci_low"]) / 2
-    return delta, abs(delta) > margin
+    spread = 2 * (reference["std"] or 0.0)
+    apart = score["ci_low"] > reference["score"] + spread or score["ci_high"] < reference["score"] - spread
+    return score["value"] - reference["score"], apart

@@ -2,62 +2,71 @@
 
 import json
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import replace
 
+from rich.console import Console
 from rich.markup import escape
 
 from bench import plan as planning
 from bench import results
-from bench.plan import Cell, Plan
+from bench.plan import Cell, Options, Plan
 from bench.registry import Registry
-from ringbench import places
+from ringbench.errors import RingbenchError
 
 EXIT_CODES = {"failed": 1, "unavailable": 3}  # the first that occurs, in this order
 
 
 def command(
     registry: Registry,
+    options: Options,
     *,
     backbones: list[str],
     tasks: list[str],
     seeds: list[int],
-    device: str = "auto",
-    dtype: str = "auto",
-    data: Path | None = None,
-    results_dir: Path = Path("results"),
     dry_run: bool = False,
     as_json: bool = False,
-    force: bool = False,
-    on_bad_image: str = "stop",
-    download: bool = False,
-    debug: bool = False,
 ) -> int:
     """Returns the exit code: 0 all done, 1 a run failed, 3 something was unavailable and nothing failed."""
-    from rich.console import Console
-
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    data_dir = data or places.data()
-    plan = planning.make(
-        registry, backbones, tasks, seeds, results_dir=results_dir, data_dir=data_dir, download=download, force=force
-    )
-    ready = Plan([cell for cell in plan.cells if cell.state != "unavailable"])
-    told = [cell for cell in plan.cells if cell.state == "unavailable"]
-    for cell in told:
+    if dry_run:
+        options = replace(options, download=False)
+    plan = planning.make(registry, backbones, tasks, seeds, options)
+    told = []
+    for cell in _costed(plan, options) if dry_run else _carried_out(plan, options):
+        told.append(cell)
         console.print(_line(cell))
-    if ready.cells:  # what is missing is told at once, before torch is loaded
-        from bench import runner
-
-        options = runner.Options(results_dir, data_dir, device, dtype, on_bad_image, download, debug)
-        for cell in ready.cells if dry_run else runner.execute(ready, options):
-            told.append(cell)
-            if dry_run and cell.state == "run":
-                cell.reason = runner.cost(cell, options)
-            console.print(_line(cell))
     counts = Counter(cell.state for cell in told)
-    console.print(f"{', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}; results in {results_dir}")
+    console.print(f"{', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}; results in {options.results}")
     if as_json:
         print(json.dumps([_as_json(cell) for cell in told], indent=2, sort_keys=True))
     return next((code for state, code in EXIT_CODES.items() if counts[state]), 0)
+
+
+def _carried_out(plan: Plan, options: Options) -> Iterator[Cell]:
+    """What is missing is told at once, before torch is loaded."""
+    yield from (cell for cell in plan.cells if cell.state == "unavailable")
+    ready = Plan([cell for cell in plan.cells if cell.state != "unavailable"])
+    if ready.cells:
+        from bench import runner
+
+        yield from runner.execute(ready, options)
+
+
+def _costed(plan: Plan, options: Options) -> Iterator[Cell]:
+    """The plan, and in the first cell of those that share a pass over the images what the pass takes."""
+    for cells in plan.groups():
+        to_run = [cell for cell in cells if cell.state == "run"]
+        if to_run:
+            from bench import costs
+
+            try:
+                reason = costs.cost(to_run, options)
+            except RingbenchError as error:
+                reason = str(error)
+            for cell in to_run:
+                cell.reason = reason if cell is to_run[0] else "from the same pass"
+        yield from cells
 
 
 def _line(cell: Cell) -> str:

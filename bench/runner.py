@@ -7,38 +7,27 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from backbones import loading, sources
 from backbones.device import resolve_device, resolve_dtype
-from backbones.trunk import FrozenBackbone, trunk_sha256
+from backbones.trunk import FrozenBackbone
 from bench import results
-from bench.plan import Cell, Plan
+from bench.costs import feature_cache, first_readable
+from bench.plan import Cell, Options, Plan
 from imagesets import image_set as imagesets
 from imagesets import pipeline as pipelines
 from imagesets.image_set import ImageSet
 from imagesets.pipeline import Pipeline
 from imagesets.statistics import channel_statistics
-from ringbench import __version__, files, places, progress
+from ringbench import __version__, files, progress
 from ringbench.clock import Clock
 from ringbench.errors import RingbenchError, Unavailable
-from transfer.features import Features, extract, is_cached
+from transfer import probes
+from transfer.features import Features, extract
 from transfer.protocols import measure
 
 LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "pillow")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run, whatever is run: what `bench run` was given beside names."""
-
-    results: Path
-    data: Path
-    device: str = "auto"
-    dtype: str = "auto"
-    on_bad_image: str = "stop"
-    download: bool = False
-    debug: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +58,7 @@ def _measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
             images = imagesets.load(cells[0].imageset, options.data, download=options.download)
             weights = _weights(cells[0], options)
         inputs = {cell.task.name: _inputs(cell, images, weights, options) for cell in cells}
-        yield from (_confirm(cell, inputs[cell.task.name]) for cell in cells if cell.state == "done")
+        yield from (_confirm(cell, inputs[cell.task.name], options) for cell in cells if cell.state == "done")
         cells = [cell for cell in cells if cell.state == "run"]
         if not cells:
             return
@@ -102,7 +91,12 @@ def _prepare(cell: Cell, images: ImageSet, options: Options, clock: Clock) -> Pr
         with clock("statistics"), progress.bar(f"{cell.imageset.name} statistics") as update:
             pipeline = pipeline.resolve(*channel_statistics(images, progress=update, on_bad=options.on_bad_image))
     backbone = backbone.for_inputs(scale01=pipeline.scale01, mean=pipeline.mean, std=pipeline.std)
-    return Prepared(images, backbone, pipeline, [*images.notes, *_size_notes(images, pipeline, spec.stem)])
+    return Prepared(
+        images,
+        backbone,
+        pipeline,
+        [*images.notes, *_size_notes(first_readable(images, options.on_bad_image), pipeline, spec.stem)],
+    )
 
 
 def _extract(cells: list[Cell], prepared: Prepared, options: Options, clock: Clock) -> dict[str, tuple[Features, Features]]:
@@ -117,7 +111,7 @@ def _extract(cells: list[Cell], prepared: Prepared, options: Options, clock: Clo
                     images,
                     indices,
                     levels,
-                    _cache(),
+                    feature_cache(),
                     on_bad_image=options.on_bad_image,
                     progress=update,
                 )
@@ -137,9 +131,9 @@ def _measure(
     trainval, test = features
     with clock("probe"), progress.bar(cell.label) as update:
         outcome = measure(cell.protocol, images, trainval, test, seed=cell.seed, device=device, progress=update)
-    if trunk_sha256(backbone.trunk) != backbone.certificate["trunk_sha256"]:
-        raise RingbenchError(f"the weights of {cell.backbone.name} changed during the run; this is a fault of ringbench")
+    backbone.verify()
     reference = cell.backbone.reference.get(cell.task.name)
+    skipped = {"trainval": len(trainval.skipped), "test": len(test.skipped)}
     record = {
         **_identity(cell),
         **outcome,
@@ -153,39 +147,28 @@ def _measure(
         "split_hash": images.split_hash,
         "pipeline": str(prepared.pipeline),
         "level": cell.protocol.level,
-        "skipped_images": len(trainval.skipped) + len(test.skipped),
+        "n_skipped": skipped,
         "reference": reference.model_dump() if reference else None,
+        "delta": None,
+        "off_reference": False,
         "device": device,
         "dtype": str(backbone.dtype).removeprefix("torch."),
         "versions": {"ringbench": __version__, "python": platform.python_version()}
         | {name: metadata.version(name) for name in LIBRARIES},
         "seconds": clock.seconds(),
-        "features_cached": trainval.cached and test.cached,
-        "notes": outcome["notes"] + prepared.notes,
+        "features": {"cached": trainval.cached and test.cached, "trainval": trainval.made, "test": test.made},
+        "notes": outcome["notes"] + prepared.notes + [f"{n} {part} images skipped" for part, n in skipped.items() if n],
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    record["delta"], record["off_reference"] = results.reference_delta(record)
-    record["status"], record["reasons"] = results.judge(record, results.read_all(options.results))
+    if reference:
+        score = record["metrics"][reference.metric]
+        record["delta"], record["off_reference"] = results.reference_delta(score, record["reference"])
+    column = results.read_column(options.results, cell.task.name, cell.protocol.name)
+    record["status"], record["reasons"] = results.judge(record, column)
+    if cell.backbone.source != "random" and not any(results.is_control_of(other, record) for other in column):
+        record["notes"].append("no random control on these images: `bench run` one of the random backbones beside it")
     results.write(options.results, record)
     return _close(cell, "measured", str(cell.path))
-
-
-def cost(cell: Cell, options: Options) -> str:
-    """What a cell that is to be run will take, in words: images through the trunk, and disk for their features."""
-    images = imagesets.load(cell.imageset, options.data)
-    prepared = _prepare(cell, images, options, Clock())
-    level, dtype, key = cell.protocol.level, prepared.backbone.dtype, prepared.backbone.certificate["trunk_sha256"]
-    halves = images.trainval, images.splits["test"]
-    if all(is_cached(key, prepared.pipeline, images, half, level, dtype, _cache()) for half in halves):
-        return "features cached"
-    image = torch.from_numpy(prepared.pipeline.prepare(images.read(int(halves[0][0])))).permute(2, 0, 1)
-    (row,) = prepared.backbone(image[None], [level])[level]
-    (_, height, width), n = image.shape, sum(map(len, halves))
-    return f"{n:,} images of {height} x {width} px through the trunk, {n * row.nbytes / 1e9:.2f} GB of features"
-
-
-def _cache() -> Path:
-    return places.cache() / "features"
 
 
 def _identity(cell: Cell) -> dict:
@@ -204,7 +187,7 @@ def _inputs(cell: Cell, images: ImageSet, weights: str, options: Options) -> dic
     return {
         "weights": weights,
         "backbone": files.digest(backbone.model_dump(include={"arch", "stem", "format", "checkpoint_key", "pipeline"})),
-        "protocol": files.digest(protocol.model_dump(mode="json", include={"probe", "level", "settings"})),
+        "protocol": files.digest([protocol.probe, protocol.level, probes.make(protocol.probe, protocol.settings).chosen()]),
         "images": files.digest([images.fingerprint, images.split_hash, cell.imageset.geometry, cell.imageset.metric]),
         "dtype": str(resolve_dtype(options.dtype)),
     }
@@ -217,19 +200,24 @@ def _weights(cell: Cell, options: Options) -> str:
     return files.sha256_file(path) if path else f"random, seed {seed}"
 
 
-def _confirm(cell: Cell, inputs: dict[str, str]) -> Cell:
+def _confirm(cell: Cell, inputs: dict[str, str], options: Options) -> Cell:
     """A result that is already there stands only if what it depends on is still the same."""
-    record = results.read(cell.path)
+    try:
+        record = results.read(cell.path)
+    except RingbenchError as error:
+        cell.state, cell.reason = "failed", str(error)
+        return cell
     changed = [part for part, value in inputs.items() if record.get("inputs", {}).get(part) != value]
+    if options.on_bad_image == "stop" and any(record["n_skipped"].values()):
+        changed.append("images, some of them skipped")
     if changed:
         cell.state = "failed"
         cell.reason = f"{cell.path} was measured with other {', '.join(changed)}; --force replaces it, --results DIR keeps both"
     return cell
 
 
-def _size_notes(images: ImageSet, pipeline: Pipeline, stem: str) -> list[str]:
+def _size_notes(image: np.ndarray, pipeline: Pipeline, stem: str) -> list[str]:
     """CASES D5: small images before a stem that shrinks them by four, and what the pipeline did about it."""
-    image = images.read(int(images.trainval[0]))
     native, used = min(image.shape[:2]), min(pipeline.prepare(image).shape[:2])
     notes = [f"images are enlarged, the first from {native} to {used} px"] if used > 1.5 * native else []
     if used < 64 and stem == "imagenet":

@@ -48,7 +48,8 @@ def sentences(error: ValidationError, model: type[BaseModel], label: str) -> Ite
         keys, kind = tuple(part for part in finding["loc"] if part != "[key]"), finding["type"]
         last, place = str(keys[-1]), ".".join(map(str, keys))
         if keys == ("name",):
-            yield (), f"{label}: a name has {NAME_RULE}"
+            versioned = " and, as a protocol's, ends in @ and a version: knn@1" if "@[0-9]+" in str(finding.get("ctx")) else ""
+            yield (), f"{label}: a name has {NAME_RULE}{versioned}"
         elif kind == "extra_forbidden":
             inside = f'"{".".join(map(str, keys[:-1]))}" of {label}' if keys[1:] else label
             yield keys, f'unknown key "{last}" in {inside}{nearest(last, _known_keys(model, keys[:-1]))}'

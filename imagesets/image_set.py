@@ -61,6 +61,17 @@ class ImageSet:
         digest.update(self.labels.astype("<i8").tobytes())
         return digest.hexdigest()
 
+    @cached_property
+    def local_state(self) -> str:
+        """sha256 that also changes when a file here is replaced by another of its size: what a cache on this machine needs.
+
+        Unlike the fingerprint it holds the times of the files, and so is another on another machine.
+        """
+        if self.images is not None:
+            return self.fingerprint
+        stats = (os.stat(f"{self.root}/{key}") for key in self.keys)  # noqa: PTH116 - a million times
+        return _hash([self.fingerprint, *(f"{stat.st_mtime_ns}\n" for stat in stats)])
+
     def _size(self, key: str) -> int:
         path = f"{self.root}/{key}"
         try:

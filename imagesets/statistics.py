@@ -34,16 +34,31 @@ def channel_statistics(
     `progress(done, total)` counts images. Cached below `cache_dir` (default: places.cache()) by fingerprint and split hash.
     Raises BadImage for the first bad image, or leaves bad images out where `on_bad` is "skip".
     """
-    key = files.digest([image_set.fingerprint, image_set.split_hash])
-    path = (cache_dir or places.cache()) / "statistics" / f"{key}.json"
-    if path.exists():
-        cached = json.loads(path.read_text())
-        if on_bad == "skip" or not cached["skipped"]:
-            return tuple(cached["mean"]), tuple(cached["std"])
+    path = _path(image_set, cache_dir)
+    if cached := cached_statistics(image_set, cache_dir, on_bad=on_bad):
+        return cached
     counts, skipped = _count(image_set, progress, on_bad)
     mean, std = zip(*map(_moments, counts), strict=True)
     files.write_json(path, {"imageset": image_set.spec.name, "mean": mean, "std": std, "skipped": skipped})
     return mean, std
+
+
+def cached_statistics(
+    image_set: ImageSet, cache_dir: Path | None = None, *, on_bad: Literal["stop", "skip"] = "stop"
+) -> tuple[Triple, Triple] | None:
+    """What `channel_statistics` would find in the cache."""
+    try:
+        cached = json.loads(_path(image_set, cache_dir).read_text())
+        if on_bad == "skip" or not cached["skipped"]:
+            return tuple(cached["mean"]), tuple(cached["std"])
+    except (OSError, ValueError, LookupError):  # nothing there, or nothing that can be used: counted anew
+        pass
+    return None
+
+
+def _path(image_set: ImageSet, cache_dir: Path | None) -> Path:
+    key = files.digest([image_set.local_state, image_set.split_hash])
+    return (cache_dir or places.cache()) / "statistics" / f"{key}.json"
 
 
 def _count(image_set: ImageSet, progress: Callable[[int, int], None] | None, on_bad: str) -> tuple[np.ndarray, list[str]]:

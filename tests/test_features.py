@@ -16,6 +16,7 @@ from imagesets.pipeline import parse
 from imagesets.spec import ImagesetSpec
 from ringbench.errors import RingbenchError, UsageError
 from transfer import features as features_module
+from transfer import store
 from transfer.features import extract
 
 PIPELINE = parse("rgb|resize(32,bilinear)|center_crop(32)|scale01")
@@ -65,7 +66,7 @@ class Counting(torch.nn.Module):
     def __init__(self, inner):
         super().__init__()
         self.inner, self.count = inner, 0
-        self.certificate, self.dtype = inner.certificate, inner.dtype
+        self.certificate, self.dtype, self.device = inner.certificate, inner.dtype, inner.device
 
     def forward(self, images, levels):
         self.count += len(images)
@@ -83,7 +84,7 @@ def test_each_image_passes_the_trunk_once_whatever_is_asked_later(backbone, imag
     np.testing.assert_allclose(again["pooled"].array, by_hand(backbone, images, images.trainval, "pooled"), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("change", ["weights", "pipeline", "images", "split", "dtype"])
+@pytest.mark.parametrize("change", ["weights", "pipeline", "images", "images of the same size", "split", "dtype"])
 def test_whatever_features_depend_on_is_part_of_their_key(backbone, images, tmp_path, change):
     key = features_module.cache_key
     sha = backbone.certificate["trunk_sha256"]
@@ -91,10 +92,13 @@ def test_whatever_features_depend_on_is_part_of_their_key(backbone, images, tmp_
     assert key(sha, PIPELINE, images, images.trainval, torch.float32) == before
     if change == "images":
         (tmp_path / "set" / "a" / "0.png").write_bytes((tmp_path / "set" / "a" / "2.png").read_bytes())
+    if change == "images of the same size":
+        path = tmp_path / "set" / "a" / "0.png"
+        path.write_bytes(path.read_bytes()[::-1])
     after = key(
         "other" if change == "weights" else sha,
         parse("rgb|resize(32,bicubic)|center_crop(32)|scale01") if change == "pipeline" else PIPELINE,
-        load(tmp_path) if change == "images" else images,
+        load(tmp_path) if change.startswith("images") else images,
         images.splits["test"] if change == "split" else images.trainval,
         torch.float16 if change == "dtype" else torch.float32,
     )
@@ -176,7 +180,7 @@ def test_images_of_different_sizes_after_the_pipeline_are_refused(backbone, imag
 
 
 def test_a_disk_too_small_is_told_before_the_pass(backbone, images, tmp_path, monkeypatch):
-    monkeypatch.setattr(features_module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000})())
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000})())
     with pytest.raises(RingbenchError, match="BENCH_HOME"):
         extract(backbone, PIPELINE, images, np.arange(40), ["pooled"], tmp_path / "c")
 
@@ -210,11 +214,11 @@ from transfer.features import extract
 from pathlib import Path
 
 class Images:  # random pixels made when they are read: the set itself takes no memory
-    spec = type("Spec", (), {"name": "random"}); fingerprint = "f"; keys = range(100_000)
+    spec = type("Spec", (), {"name": "random"}); local_state = "f"; keys = range(100_000)
     def read(self, i): return np.full((64, 64, 3), i % 256, np.uint8)
 
 class Wide(torch.nn.Module):  # a trunk of no cost with features as wide as ResNet-18's prepool at 224 px
-    certificate, dtype = {"trunk_sha256": "t"}, torch.float32
+    certificate, dtype, device = {"trunk_sha256": "t"}, torch.float32, torch.device("cpu")
     def forward(self, images, levels): return {"prepool": torch.zeros(len(images), 512, 7, 7)}
 
 def anonymous_mb():
@@ -256,18 +260,18 @@ from imagesets import image_set as imagesets
 from imagesets.spec import ImagesetSpec
 from backbones.trunk import FrozenBackbone, random_trunk, trunk_sha256
 from imagesets.pipeline import parse
-from transfer import features
+from transfer import features, store
 trunk = random_trunk("resnet18", "imagenet", 0)
 backbone = FrozenBackbone(trunk, {{"trunk_sha256": trunk_sha256(trunk)}})
 images = imagesets.load(ImagesetSpec(name="set", title="t", provider="folder"), Path({str(tmp_path)!r}))
-commit = features._Writer._commit
+commit = store.Writer._commit
 def killed(self):
     commit(self)
     if self.seen >= int(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)
-features._Writer._commit = killed
-append = features._Writer.append
+store.Writer._commit = killed
+append = store.Writer.append
 def every(self, *a): append(self, *a); self._commit()
-features._Writer.append = every
+store.Writer.append = every
 features.extract(backbone, parse("rgb|resize(32,bilinear)|center_crop(32)|scale01"), images, np.arange(40), ["pooled"],
                  Path({str(tmp_path / "cache")!r}), batch_size=4)
 """

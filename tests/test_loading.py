@@ -1,3 +1,7 @@
+import functools
+import http.server
+import threading
+
 import pytest
 import torch
 import torchvision
@@ -109,7 +113,7 @@ def test_a_file_with_another_digest_is_refused(checkpoint):
 
 def test_a_missing_url_file_says_where_to_put_it_without_touching_the_network(isolated_home, monkeypatch):
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was touched"))
-    entry = spec("https://example.org/zoo/enc-0123abcd.pth")
+    entry = spec("https://example.org/zoo/enc-0123abcd.pth", sha256="0123abcd")
     with pytest.raises(Unavailable, match=r"enc-0123abcd\.pth is not in") as caught:
         sources.require(entry)
     assert str(isolated_home / "checkpoints") in str(caught.value)
@@ -124,10 +128,6 @@ def test_a_download_that_cannot_be_made_leaves_no_file(isolated_home):
 @pytest.fixture
 def server(tmp_path_factory):
     """A loopback web server over a folder."""
-    import functools
-    import http.server
-    import threading
-
     folder = tmp_path_factory.mktemp("served")
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
     handler.log_message = lambda *_: None
@@ -140,11 +140,12 @@ def server(tmp_path_factory):
 def test_a_download_is_checked_and_used_again(server, checkpoint, isolated_home):
     folder, url = server
     digest = files.sha256_file(checkpoint)[:8]
-    (folder / "enc.pth").write_bytes(checkpoint.read_bytes())
-    entry = spec(f"{url}/enc.pth", sha256=digest)
+    name = f"enc-{digest}.pth"
+    (folder / name).write_bytes(checkpoint.read_bytes())
+    entry = spec(f"{url}/{name}", sha256=digest)
     first = sources.require(entry, download=True)
-    assert first == isolated_home / "checkpoints" / "enc.pth"
-    (folder / "enc.pth").unlink()
+    assert first == isolated_home / "checkpoints" / name
+    (folder / name).unlink()
     assert sources.require(entry) == first
 
 
@@ -153,8 +154,33 @@ def test_a_download_with_another_digest_is_not_kept(server, isolated_home):
     (folder / "enc.pth").write_bytes(b"<html>not found</html>")
     with pytest.raises(RingbenchError, match="expects 0123abcd"):
         sources.require(spec(f"{url}/enc.pth", sha256="0123abcd"), download=True)
-    assert not (isolated_home / "checkpoints" / "enc.pth").exists()
+    assert not list((isolated_home / "checkpoints").iterdir())
+
+
+def test_files_of_one_name_from_two_addresses_are_two_files():
+    one, other = (sources.path_of(spec(f"https://{host}.org/checkpoint.pth")) for host in "ab")
+    assert one != other
+    assert one.name.endswith("-checkpoint.pth")
+
+
+def test_a_download_that_breaks_off_is_not_kept(isolated_home):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"only this")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        with pytest.raises(Unavailable, match="cannot be fetched"):
+            sources.require(spec(f"http://127.0.0.1:{running.server_address[1]}/enc.pth"), download=True)
+        running.shutdown()
+    assert not [path for path in isolated_home.rglob("*") if path.is_file()]
 
 
 def test_an_untrained_recipe_says_how_it_is_trained():
-    assert "bench pretrain iring_imagenet" in sources.missing(spec("recipe:iring_imagenet"))
+    assert "recipe iring_imagenet" in sources.missing(spec("recipe:iring_imagenet"))

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from bench import board as board_text
 from bench import leaderboard, results
 from ringbench.errors import RingbenchError, UsageError
 
@@ -31,8 +32,15 @@ def record(backbone="enc", task="digits_knn", seed=0, value=80.0, half=2.0, *, s
         "fingerprint": "images",
         "split_hash": "splits",
         "reference": None,
-        "delta": None,
-        "off_reference": False,
+        "inputs": {"protocol": "settings of knn@1"},
+        "n_skipped": {"trainval": 0, "test": 0},
+        "grid_edge": False,
+        "selected_on": "val",
+        "level": "pooled",
+        "pipeline": "rgb(pil)",
+        "certificate_sha256": "certificate",
+        "dtype": "float32",
+        "device": "cpu",
     }
     return made | changes
 
@@ -47,6 +55,7 @@ def control(value=70.0, **changes):
         ({}, [], "ok", None),
         ({"value": 11.0}, [], "suspect", "at chance"),
         ({"converged": False}, [], "suspect", "did not converge"),
+        ({"n_skipped": {"trainval": 0, "test": 2}}, [], "suspect", "2 test images"),
         ({"converged": True}, [control(70.0)], "ok", None),
         ({"value": 71.9}, [control(70.0)], "suspect", "no better than random_resnet18"),
         ({"value": 40.0}, [control(70.0)], "suspect", "no better than random_resnet18"),
@@ -65,7 +74,8 @@ def test_a_number_that_speaks_of_a_fault_is_suspect(changes, others, status, rea
 
 @pytest.mark.parametrize(("score", "std", "off"), [(81.0, None, False), (67.7, 0.3, True), (75.0, 3.0, False), (95.0, 0.1, True)])
 def test_the_distance_to_a_published_score_is_told_and_flagged(score, std, off):
-    delta, flagged = results.reference_delta(record(reference={"metric": "top1", "score": score, "std": std, "source": "paper"}))
+    measured = record()["metrics"]["top1"]
+    delta, flagged = results.reference_delta(measured, {"metric": "top1", "score": score, "std": std, "source": "paper"})
     assert delta == pytest.approx(80.0 - score)
     assert flagged == off
 
@@ -138,8 +148,8 @@ def test_a_missing_or_suspect_task_blanks_the_mean_and_the_rank(board):
         ("chance", None, 1),
         ("gap", None, 1),
     ]
-    assert [row[0] for row in leaderboard.cells(table)[1:]] == ["1", "2", "-", "-"]
-    assert [row[-1] for row in leaderboard.cells(table)[1:]] == ["2/2", "2/2", "1/2", "1/2"]
+    assert [row[0] for row in board_text._cells(table)[1:]] == ["1", "2", "-", "-"]
+    assert [row[3] for row in board_text._cells(table)[1:]] == ["2/2", "2/2", "1/2", "1/2"]
 
 
 def test_protocols_never_share_a_table(board):
@@ -149,38 +159,91 @@ def test_protocols_never_share_a_table(board):
     assert dict((r[0], r[2]) for r in both[0].rows)["good"] == 90.5
 
 
-@pytest.mark.parametrize("format", ["csv", "md", "json"])
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(("format", "wide"), [("csv", False), ("csv", True), ("md", False), ("json", False)])
 def test_exporting_again_gives_the_same_bytes_whatever_the_order_of_writing(board, tmp_path_factory, format, wide):
-    first = leaderboard.export(board, format, wide=wide)
+    first = board_text.export(board, format, wide=wide)
     records = results.read_all(board)
     random.Random(3).shuffle(records)
     other = tmp_path_factory.mktemp("other")
     for one in records:
         results.write(other, copy.deepcopy(one))
-    assert leaderboard.export(other, format, wide=wide) == first
+    assert board_text.export(other, format, wide=wide) == first
     assert first.endswith("\n")
 
 
 def test_the_csv_has_one_row_for_each_backbone_task_and_metric(board):
     path = board / "board.csv"
-    leaderboard.write(board, "csv", path)
+    board_text.write(board, "csv", path)
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         rows = {(row["backbone"], row["task"], row["metric"]): row for row in reader}
-    assert reader.fieldnames == leaderboard.LONG_COLUMNS
+    assert reader.fieldnames == board_text.LONG_COLUMNS
     assert len(rows) == 2 * (2 + 2 + 1 + 2)
     row = rows["good", "digits_knn", "top1"]
-    assert (row["value"], row["ci_low"], row["seeds"], row["status"]) == ("90.5000", "88.5000", "2", "ok")
+    assert (row["value"], row["seeds"], row["status"]) == ("90.5000", "2", "ok")
+    assert float(row["ci_low"]) == pytest.approx(90.5 - (2**2 + (1.96 * 0.5**0.5 / 2**0.5) ** 2) ** 0.5, abs=1e-4)
     assert row["seed_std"] == "0.7071"
     assert {rows["chance", task, "top1"]["status"] for task in ("digits_knn", "mnist_knn")} == {"suspect", "ok"}
 
 
-def test_a_column_measured_on_other_images_is_not_ranked_with_the_rest(board):
-    results.write(board, record("odd", value=99.0, fingerprint="other images"))
-    entry = next(e for e in leaderboard.entries(results.read_all(board)) if e.backbone == "odd")
-    assert entry.status == "suspect"
-    assert "other images" in entry.reasons[0]
+def status_of(folder, backbone, task="digits_knn"):
+    return next(e for e in leaderboard.entries(results.read_all(folder)) if (e.backbone, e.task) == (backbone, task))
+
+
+@pytest.mark.parametrize("change", [{"fingerprint": "other images"}, {"inputs": {"protocol": "edited settings"}}])
+def test_a_number_measured_on_something_else_than_the_rest_of_its_column_is_not_ranked(board, change):
+    for seed in range(9):  # backbones are counted, not records
+        results.write(board, record("odd", value=99.0, seed=seed, **change))
+    odd = status_of(board, "odd")
+    assert odd.status == "suspect"
+    assert "other images, splits or settings" in odd.reasons[0]
+    assert status_of(board, "good").status == "ok"
+
+
+def test_of_two_numbers_measured_on_different_things_neither_is_ranked(tmp_path):
+    results.write(tmp_path, record("one", fingerprint="a"))
+    results.write(tmp_path, record("two", fingerprint="b"))
+    assert [e.status for e in leaderboard.entries(results.read_all(tmp_path))] == ["suspect", "suspect"]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_failed_seed_is_told_and_takes_nothing_from_the_others(board, failing):
+    failure = {"status": "failed", "reasons": ["disk full"], "metrics": {}, "metric": "top1"}
+    kept = ("schema", "backbone", "task", "protocol", "imageset", "seed")
+    results.write(board, {k: v for k, v in record("half", seed=failing).items() if k in kept} | failure)
+    results.write(board, record("half", seed=1 - failing, value=77.0))
+    entry = status_of(board, "half")
+    assert entry.status == "failed"
+    assert entry.reasons == (f"seed {failing} failed: disk full",)
+    assert entry.score().value == 77.0
+    assert "half,digits_knn" in board_text.export(board, "csv")
+    assert "77.00 ±2.00 !" in board_text.export(board, "md")
+
+
+def test_a_backbone_that_only_failed_has_a_row_without_a_number(tmp_path):
+    failure = {"status": "failed", "reasons": ["disk full"], "metrics": {}}
+    results.write(tmp_path, record() | failure)
+    (row,) = json.loads(board_text.export(tmp_path, "json"))
+    assert (row["status"], row["value"], row["reasons"]) == ("failed", None, "seed 0 failed: disk full")
+    assert "failed" in board_text.export(tmp_path, "md")
+
+
+def test_the_delta_is_that_of_the_mean_over_seeds_and_only_of_its_metric(tmp_path):
+    reference = {"metric": "top1", "score": 80.0, "std": None, "source": "paper"}
+    for seed, value in enumerate((70.0, 80.0)):
+        results.write(tmp_path, record(seed=seed, value=value, half=1.0, reference=reference, converged=seed == 1))
+    rows = {row["metric"]: row for row in json.loads(board_text.export(tmp_path, "json"))}
+    assert (rows["top1"]["value"], rows["top1"]["delta"], rows["top1"]["converged"]) == (75.0, -5.0, False)
+    assert (rows["mean_per_class"]["reference"], rows["mean_per_class"]["delta"]) == (None, None)
+
+
+def test_the_interval_of_several_seeds_holds_what_the_seeds_differ_by(tmp_path):
+    for seed, value in enumerate((60.0, 70.0, 80.0)):
+        results.write(tmp_path, record(seed=seed, value=value, half=2.0))
+    score = leaderboard.entries(results.read_all(tmp_path))[0].score()
+    half = (2.0**2 + (1.96 * 10 / 3**0.5) ** 2) ** 0.5
+    assert (score.value, score.seed_std) == (70.0, 10.0)
+    assert (score.ci_low, score.ci_high) == pytest.approx((70 - half, 70 + half))
 
 
 def test_a_control_that_came_later_is_still_judged_by(tmp_path):
@@ -192,6 +255,19 @@ def test_a_control_that_came_later_is_still_judged_by(tmp_path):
 
 def test_an_unknown_task_or_format_is_a_usage_error(board):
     with pytest.raises(UsageError, match="digits_knn"):
-        leaderboard.export(board, "csv", ["imagenet_*"])
+        board_text.export(board, "csv", ["imagenet_*"])
     with pytest.raises(UsageError, match="csv, md or json"):
-        leaderboard.export(board, "xlsx")
+        board_text.export(board, "xlsx")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_no_name_and_no_number_is_cut_however_narrow_the_terminal(tmp_path, capsys, monkeypatch, columns):
+    tasks = [f"a_rather_long_task_name_{i}" for i in range(12)]
+    for i, task in enumerate(tasks):
+        results.write(tmp_path, record("a_backbone", task=task, value=70.0 + i))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    board_text.show(tmp_path)
+    shown = capsys.readouterr().out
+    assert all(task in shown for task in tasks)
+    assert all(f"{70 + i}.00 ±2.00" in shown for i in range(12))

@@ -16,8 +16,8 @@ def evaluate(
 ) -> dict[str, dict[str, float]]:
     """`top1`, `top5` (for more than five classes) and `mean_per_class`: value, ci_low and ci_high in percent, n images.
 
-    scores (n, C), larger is better; equal scores rank by class index, as in argmax, so that constant scores are right on class 0
-    alone. y (n,) in 0..C-1. Classes without images do not enter the mean per class.
+    scores (n, C), larger is better; a score that another class equals counts as the lower of the two, so that a classifier gains
+    nothing by not deciding. y (n,) in 0..C-1. Classes without images do not enter the mean per class.
 
     The interval is the 95% percentile bootstrap over images, or over whole groups where `groups` (n,) says which images belong
     together (frames of a track) and are not independent.
@@ -48,10 +48,8 @@ def evaluate(
 
 
 def _rank(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """How many classes (n,) come before the right one."""
-    own = np.take_along_axis(scores, y[:, None], 1)
-    earlier = np.arange(scores.shape[1]) < y[:, None]
-    return ((scores > own) | ((scores == own) & earlier)).sum(1)
+    """How many other classes (n,) have at least the score of the right one."""
+    return (scores >= np.take_along_axis(scores, y[:, None], 1)).sum(1) - 1
 
 
 def _accuracies(counts: np.ndarray) -> dict[str, np.ndarray]:

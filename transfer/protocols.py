@@ -23,8 +23,9 @@ def measure(
 ) -> dict:
     """Fit the protocol's probe on train (and val) features, score the test features.
 
-    Returns {"metrics": {name: {value, ci_low, ci_high, n}}, "chance": {name: percent}, "n": {split: images}, and the probe's
-    report: what was selected, on which split, from which grid, whether it converged}. Test images are seen once, at the end.
+    Returns {"metrics": {name: {value, ci_low, ci_high, n}}, "interval", "chance": {name: percent}, "n": {split: images}, and the
+    probe's report: what was selected, on which split, from which grid, whether it converged}. Test images are seen once, at the
+    end. Where images come in groups (frames of a track) these are what the bootstrap draws.
     """
     probe = probes.make(protocol.probe, protocol.settings, seed=seed, device=device, progress=progress)
     labels, n_classes = image_set.labels, len(image_set.classes)
@@ -37,8 +38,10 @@ def measure(
         probe.fit(X[~validating], y[~validating], X[validating], y[validating], n_classes=n_classes)
     else:
         probe.fit(X, y, n_classes=n_classes)
+    groups = None if image_set.groups is None else image_set.groups[test.indices]
     return {
-        "metrics": metrics.evaluate(probe.scores(X_test), y_test, n_classes, seed=seed),
+        "metrics": metrics.evaluate(probe.scores(X_test), y_test, n_classes, groups=groups, seed=seed),
+        "interval": f"95% bootstrap over {'images' if groups is None else 'groups of images'}",
         "chance": _chance(y_test, n_classes),
         "n": {"train": int((~validating).sum()), "val": int(validating.sum()), "test": len(y_test)},
         **probe.report,

@@ -1,8 +1,8 @@
 """What is measured: a protocol (probe, level, settings) and a task (image set x protocol)."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from ringbench.spec import Name, Spec
 
@@ -15,6 +15,7 @@ class ProtocolSpec(Spec):
     `probe` names a file in transfer/probes; `settings` are its arguments and are checked by it.
     """
 
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*@[0-9]+$", max_length=100)]
     probe: Name
     level: Level
     settings: dict[str, Any] = Field(default_factory=dict)

@@ -1,6 +1,5 @@
 """Probes: arrays in, class scores out. One probe, one file, one line here."""
 
-import difflib
 import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ringbench.errors import UsageError
+from ringbench.wording import nearest
 
 if TYPE_CHECKING:
     from transfer.probes.base import Probe
@@ -23,8 +23,8 @@ def make(
     name: str,
     settings: dict[str, Any],
     *,
-    seed: int,
-    device: Any,
+    seed: int = 0,
+    device: Any = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> "Probe":
     """The probe `name` with `settings`, its keyword arguments. Raises UsageError for an unknown name or setting or a wrong value.
@@ -32,13 +32,13 @@ def make(
     `progress(done, total)` is called as the fit advances.
     """
     if name not in PROBES:
-        raise UsageError(f"unknown probe {name!r}{_nearest(name, PROBES)}; there are {', '.join(PROBES)}")
+        raise UsageError(f"unknown probe {name!r}{nearest(name, PROBES)}")
     module, _, attribute = PROBES[name].partition(":")
     probe = getattr(importlib.import_module(module), attribute)
     known = probe.settings()
     for setting in settings:
         if setting not in known:
-            raise UsageError(f"probe {name!r} has no setting {setting!r}{_nearest(setting, known)}; it has {', '.join(known)}")
+            raise UsageError(f"probe {name!r} has no setting {setting!r}{nearest(setting, known)}")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}  # YAML has no tuples
     try:
         return probe(**values, seed=seed, device=device, progress=progress)
@@ -46,8 +46,3 @@ def make(
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise UsageError(f"setting {place} of probe {name!r}: {first['msg']}, found {first['input']!r}") from None
-
-
-def _nearest(word: str, words: Any) -> str:
-    close = difflib.get_close_matches(word, list(words), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

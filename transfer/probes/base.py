@@ -41,6 +41,10 @@ class Probe(ABC):
         """Names of the arguments that a protocol may set."""
         return [field.name for field in fields(cls) if not field.kw_only]
 
+    def chosen(self) -> dict[str, Any]:
+        """Every setting with its value, defaults filled in: what a protocol of this probe means."""
+        return {name: getattr(self, name) for name in self.settings()}
+
     def fit(
         self,
         X: np.ndarray,
@@ -63,7 +67,7 @@ class Probe(ABC):
         for features, labels in parts:
             self._check(features, labels)
         self.report: dict[str, Any] = {
-            "selected": {name: getattr(self, name) for name in self.settings()},
+            "selected": self.chosen(),
             "selected_on": None,
             "grid": None,
             "val_scores": None,

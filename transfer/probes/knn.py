@@ -13,7 +13,7 @@ from ringbench.errors import RingbenchError
 from transfer.probes.base import STRICT, Labelled, Probe
 from transfer.probes.rows import Rows, blocks
 
-BANK_BLOCK = 8192  # rows of the bank that are compared with a block of queries at a time
+BANK_BLOCK = 16384  # rows of the bank that a block of queries is compared with at a time
 
 
 @dataclass(config=STRICT)

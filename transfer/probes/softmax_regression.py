@@ -108,15 +108,16 @@ def solve(problem: Problem, l2: Tensor, start: Tensor, tol: float, max_iter: int
         # Armijo's condition or, where float32 no longer resolves J, the approximate Wolfe condition of Hager and Zhang (2005).
         better = (J_new <= J + 1e-4 * step * slope) | ((J_new <= J + 1e-6) & (slope_new <= -0.8 * slope))
         moved = _each(better & ~done)
-        # A refused step enters the memory as zeros and changes nothing there.
         s, y = torch.where(moved, W_new - W, 0), torch.where(moved, g_new - g, 0)
-        S, Y = (torch.cat((H[:, 1 - MEMORY :], h.flatten(1)[:, None]), 1) for H, h in ((S, s), (Y, y)))
         sy = (s * y).sum((1, 2))
+        known = _each(sy > 0)  # a refused step, or one lost in rounding, enters the memory as zeros, which say nothing
+        S, Y = (torch.cat((H[:, 1 - MEMORY :], (h * known).flatten(1)[:, None]), 1) for H, h in ((S, s), (Y, y)))
         gamma = torch.where(sy > 0, sy / (y * scale * y).sum((1, 2)), gamma)
         W, g, J = torch.where(moved, W_new, W), torch.where(moved, g_new, g), torch.where(moved.view(-1), J_new, J)
-        p = torch.where(moved, -_inverse_hessian(S, Y, _each(gamma) * scale, g), p)
+        p = -_inverse_hessian(S, Y, _each(gamma) * scale, g)
         # Refused: go where a parabola through the two slopes has its minimum.
         step = torch.where(better, 1, step * (slope / (slope - slope_new)).clamp(0.1, 0.5))
+    W[:, :, -1] -= W[:, :, -1].mean(1, keepdim=True)  # the bias has meaning up to a constant alone
     return W, _converged(g, tol)
 
 
@@ -127,7 +128,7 @@ def _inverse_hessian(S: Tensor, Y: Tensor, scale: Tensor, g: Tensor) -> Tensor:
     """
     SY = S @ Y.mT
     sy = SY.diagonal(dim1=1, dim2=2)
-    R = SY.triu() + torch.diag_embed((sy == 0).to(SY))
+    R = SY.triu() + torch.diag_embed((sy == 0).to(SY))  # a step of zeros has no curvature, and needs none
     a = torch.linalg.solve_triangular(R, S @ g.flatten(1)[:, :, None], upper=True)
     v = scale.flatten(1)[:, :, None] * (g.flatten(1)[:, :, None] - Y.mT @ a)
     b = torch.linalg.solve_triangular(R.mT, sy[:, :, None] * a - Y @ v, upper=False)
