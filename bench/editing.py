@@ -11,8 +11,8 @@ import yaml
 from filelock import FileLock, Timeout
 
 from backbones.spec import BackboneSpec
-from bench import registry, yaml_lines
-from ringbench import files, places
+from bench import registry
+from ringbench import files, places, yaml_lines
 from ringbench.errors import RingbenchError, UsageError
 
 HEADER = "# Entries of your own, beside those that come with ringbench; `bench validate` checks them.\n"
