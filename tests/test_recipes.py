@@ -1,6 +1,7 @@
 """Recipes: generated from the files of a method and of a data set, typed, and every mistake told with its place."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -126,9 +127,10 @@ def test_numbers_may_be_written_as_people_write_them():
 
 
 def test_a_slip_in_a_recipe_file_is_told_with_file_and_line(monkeypatch, tmp_path):
+    copied = recipes.FOLDER
     for folder in ("methods", "datasets"):
         (tmp_path / folder).mkdir()
-        for path in (recipes.FOLDER / folder).glob("*.yaml"):
+        for path in (copied / folder).glob("*.yaml"):
             (tmp_path / folder / path.name).write_text(path.read_text())
     monkeypatch.setattr(recipes, "FOLDER", tmp_path)
     path = tmp_path / "methods" / "ir.yaml"
@@ -139,6 +141,7 @@ def test_a_slip_in_a_recipe_file_is_told_with_file_and_line(monkeypatch, tmp_pat
     path.write_text("title: IR\nextends: _paper\nobjective: ir\nobjective: moco\n")
     with pytest.raises(UsageError, match=r"ir.yaml:4: the key \"objective\" is written twice, first in line 3"):
         recipes.load("iring_digits")
+    path.write_text((copied / "methods" / "ir.yaml").read_text())
     path = tmp_path / "datasets" / "digits.yaml"
     path.write_text("title: digits\nimageset: digits\nepochs: 3\nmethods:\n  mocco: {ema: 0.5}\n")
     with pytest.raises(UsageError, match=r'digits.yaml:5: unknown method "mocco"; did you mean "moco"'):
@@ -176,5 +179,6 @@ for words in (["list", "recipes"], ["show", "iring_imagenet"]):
         pass
 print("torch" in sys.modules, "numpy" in sys.modules, file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = os.environ | {"PYTHONPATH": str(recipes.FOLDER.parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "False False"
