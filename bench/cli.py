@@ -69,7 +69,7 @@ app = typer.Typer(
     cls=Bench,
     help="How well does a frozen encoder transfer? Checkpoints in, comparable numbers out.",
     epilog="--registry, --offline and --debug may also follow the command. Exit codes: 0 all done, 1 a run failed, "
-    "2 usage or registry error, 3 something is unavailable and nothing failed.",
+    "2 usage or registry error, 3 something is unavailable and nothing failed, 75 preempted: give the command again.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -112,12 +112,16 @@ def options(
 @app.command("list")
 def list_entries(
     ctx: typer.Context,
-    section: Annotated[Literal["backbones", "imagesets", "tasks", "protocols"] | None, typer.Argument(show_default=False)] = None,
+    section: Annotated[
+        Literal["backbones", "imagesets", "tasks", "protocols", "recipes"] | None, typer.Argument(show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """What there is, by name."""
-    from bench import listing, registry
+    from bench import listing, recipe_pages, registry
 
+    if section == "recipes":
+        return recipe_pages.show_all(as_json)
     known = registry.load(ctx.obj.registry)
     sections = [section] if section else list(registry.SECTIONS)
     print(listing.as_json(known, sections), end="") if as_json else listing.show_sections(known, sections)
@@ -127,10 +131,16 @@ def list_entries(
 def show(
     ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="A name or alias from any section.")]
 ) -> None:
-    """Everything about one backbone, image set, task or protocol."""
-    from bench import listing, registry
+    """Everything about one backbone, image set, task, protocol or recipe."""
+    from bench import listing, recipe_pages, registry
+    from pretrain import recipe as recipes
 
-    listing.show_entry(registry.load(ctx.obj.registry), name)
+    known = registry.load(ctx.obj.registry)
+    trainable = name in recipes.words()
+    if not trainable or known.knows(name):
+        listing.show_entry(known, name)
+    if trainable:
+        recipe_pages.show(name)
 
 
 @app.command()
@@ -244,6 +254,39 @@ def verify(
     from bench import verify as verifying
 
     raise typer.Exit(verifying.command(registry.load(ctx.obj.registry), name or ["*"], online=online))
+
+
+@app.command()
+def pretrain(
+    ctx: typer.Context,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A name of `bench list recipes`.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value, such as epochs=20; repeatable.")
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the image sets, in place of $BENCH_DATA.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Checkpoints and log. Default: runs/RECIPE.", show_default=False)
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would cost and stop.")] = False,
+    nproc: Annotated[int, typer.Option(metavar="N", min=1, help="Processes, such as one for each GPU.")] = 1,
+) -> None:
+    """Train an encoder and register it. SIGTERM leaves a checkpoint and exit code 75: queue it again with --resume."""
+    from bench import pretrain as training
+
+    code = training.command(
+        ctx.obj.registry,
+        recipe,
+        set_ or [],
+        device=device,
+        data=data,
+        out=out,
+        resume=resume,
+        dry_run=dry_run,
+        nproc=nproc,
+    )
+    raise typer.Exit(code)
 
 
 @leaderboard.command("show")

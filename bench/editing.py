@@ -11,9 +11,9 @@ import yaml
 from filelock import FileLock, Timeout
 
 from backbones.spec import BackboneSpec
-from bench import registry, yaml_lines
+from bench import registry
 from imagesets.spec import ImagesetSpec
-from ringbench import files, places
+from ringbench import files, places, yaml_lines
 from ringbench.errors import RingbenchError, UsageError
 
 HEADER = "# Entries of your own, beside those that come with ringbench; `bench validate` checks them.\n"

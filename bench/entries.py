@@ -11,15 +11,14 @@ from pydantic import ValidationError
 
 from backbones.formats import FORMATS
 from backbones.spec import BackboneSpec
-from bench import yaml_lines
-from bench.wording import found, sentences
-from bench.yaml_lines import UNREADABLE
 from imagesets import pipeline
 from imagesets.providers import PROVIDERS
 from imagesets.spec import ImagesetSpec
+from ringbench import yaml_lines
 from ringbench.errors import UsageError
 from ringbench.spec import Spec
-from ringbench.wording import nearest
+from ringbench.wording import found, nearest, sentences
+from ringbench.yaml_lines import UNREADABLE
 from transfer.probes import PROBES
 from transfer.spec import ProtocolSpec, TaskSpec
 

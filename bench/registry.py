@@ -53,6 +53,10 @@ class Registry:
             raise UsageError(f'nothing is called "{name}"{nearest(name, words)}; `bench list` shows every name')
         return words[name]
 
+    def knows(self, name: str) -> bool:
+        """Whether it is a name or alias of any section."""
+        return any(name in self.words(section) for section in SECTIONS)
+
     def words(self, section: str) -> dict[str, Spec]:
         """Every name and alias of a section, with the entry it stands for."""
         return {word: spec for spec in getattr(self, section).values() for word in (spec.name, *spec.aliases)}

@@ -1,7 +1,24 @@
-"""Words for sentences about what was not understood."""
+"""Words for sentences about what was not understood: unknown words and the nearest known ones, pydantic's findings."""
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from ringbench.yaml_lines import UNREADABLE
+
+TYPES = {  # pydantic's kinds of error
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "list_type": "a list",
+    "dict_type": "keys with values",
+    "model_type": "keys with values",
+}
+NAME_RULE = "letters, digits and _ . @ + - only, beginning with a letter, a digit or _"
+SHA256_RULE = "8 to 64 hexadecimal digits in lower case"
 
 
 def nearest(word: str, known: Collection[str]) -> str:
@@ -9,3 +26,57 @@ def nearest(word: str, known: Collection[str]) -> str:
     if near := get_close_matches(word, known, n=2):
         return "; did you mean " + " or ".join(f'"{name}"' for name in near) + "?"
     return f"; expected {', '.join(known)}" if 0 < len(known) <= 16 else ""
+
+
+def found(value: Any) -> str:
+    """What a person wrote, as part of a sentence."""
+    match value:
+        case None:
+            return "empty"
+        case str():
+            return f'"{value[:60]}"'
+        case bool():
+            return f"the word {str(value).lower()}"
+        case int() | float():
+            return f"the number {value}"
+    return "a list" if isinstance(value, list) else "keys with values"
+
+
+def sentences(error: ValidationError, model: type[BaseModel], label: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """pydantic's findings about the entry `label` as (keys that lead to the place, sentence)."""
+    findings = [finding for finding in error.errors(include_url=False) if finding["input"] is not UNREADABLE]
+    misspelt = [str(finding["loc"][-1]) for finding in findings if finding["type"] == "extra_forbidden"]
+    lacking = [".".join(map(str, finding["loc"])) for finding in findings if finding["type"] == "missing"]
+    lacking = [place for place in lacking if not get_close_matches(place.rpartition(".")[2], misspelt)]  # one mistake, not two
+    if lacking:
+        yield (), f"{label} lacks the key{'s' if lacking[1:] else ''} {', '.join(lacking)}"
+    for finding in findings:
+        keys, kind = tuple(part for part in finding["loc"] if part != "[key]"), finding["type"]
+        last, place = str(keys[-1]), ".".join(map(str, keys))
+        if keys == ("name",):
+            versioned = " and, as a protocol's, ends in @ and a version: knn@1" if "@[0-9]+" in str(finding.get("ctx")) else ""
+            yield (), f"{label}: a name has {NAME_RULE}{versioned}"
+        elif kind == "extra_forbidden":
+            inside = f'"{".".join(map(str, keys[:-1]))}" of {label}' if keys[1:] else label
+            yield keys, f'unknown key "{last}" in {inside}{nearest(last, _known_keys(model, keys[:-1]))}'
+        elif kind != "missing":
+            yield keys, f'"{place}" of {label} is {found(finding["input"])}; expected {_expected(finding)}'
+
+
+def _expected(finding: Any) -> str:
+    kind = finding["type"]
+    if kind == "literal_error":
+        known = re.findall(r"'(.*?)'", finding["ctx"]["expected"])
+        near = get_close_matches(str(finding["input"]), known, n=1)
+        return " or ".join(known) + (f'; did you mean "{near[0]}"?' if near else "")
+    if kind == "string_pattern_mismatch":
+        return SHA256_RULE if finding["loc"][0] == "sha256" else NAME_RULE
+    return TYPES.get(kind) or finding["msg"].removeprefix("Input should be ")
+
+
+def _known_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+    for part in path:
+        if field := model.model_fields.get(str(part)):
+            inner = (field.annotation, *get_args(field.annotation))
+            model = next(kind for kind in inner if isinstance(kind, type) and issubclass(kind, BaseModel))
+    return [key for key in model.model_fields if key != "name"]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from bench import editing, registry, yaml_lines
+from bench import editing, registry
 from bench.cli import app
-from ringbench import files
+from ringbench import files, yaml_lines
 from ringbench.errors import UsageError
 
 FIELDS = {"title": "New", "aliases": ["fresh"], "arch": "resnet18", "source": "random", "pipeline": "rgb|scale01"}

@@ -7,7 +7,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import registry, yaml_lines
+from bench import registry
+from ringbench import yaml_lines
 from ringbench.errors import UsageError
 
 NET = """\

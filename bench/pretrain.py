@@ -1,0 +1,183 @@
+"""`bench pretrain`: a recipe and an image set become an encoder with a name."""
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import editing, registry
+from bench.registry import Registry
+from imagesets.spec import ImagesetSpec
+from pretrain import recipe as recipes
+from pretrain.recipe import Recipe
+from ringbench import places, progress
+from ringbench.errors import RingbenchError, UsageError
+
+
+class Job(NamedTuple):
+    """All that a rank needs to know."""
+
+    recipe: Recipe
+    imageset: ImagesetSpec
+    data: Path
+    out: Path
+    device: str
+    resume: bool
+
+
+def command(
+    extra: Path | None,
+    word: str,
+    changes: list[str],
+    *,
+    device: str = "auto",
+    data: Path | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    dry_run: bool = False,
+    nproc: int = 1,
+) -> int:
+    """Returns the exit code. Raises UsageError or Unavailable before anything is trained."""
+    recipe = recipes.load(word, changes)
+    known = registry.load(extra)
+    _check_name(known, recipe)
+    job = Job(recipe, _imageset(known, recipe, data), data or places.data(), out or Path("runs") / recipe.name, device, resume)
+    if dry_run:
+        return _told(_show_cost, job)
+    if nproc > 1:
+        from pretrain import processes
+
+        code = processes.start(nproc, _told, _train, job)
+    else:
+        code = _train(job)
+    return code or _register(extra, known, recipe)
+
+
+def _imageset(known: Registry, recipe: Recipe, data: Path | None) -> ImagesetSpec:
+    if recipe.imageset != "folder":
+        return known.find("imagesets", recipe.imageset)
+    if data is None:
+        raise UsageError(f"{recipe.name} trains on a folder of yours: name it with --data DIR")
+    return ImagesetSpec(name="folder", title=str(data), provider="folder", root=str(data.absolute()))
+
+
+def _check_name(known: Registry, recipe: Recipe) -> None:
+    """A name that cannot be registered is found out before the training, not after."""
+    taken = {word.casefold() for section in registry.SECTIONS for word in known.words(section)}
+    if recipe.name.casefold() in taken and recipe.name not in known.backbones:
+        raise UsageError(f'the name "{recipe.name}" is taken in the registry; choose another with --set name=NAME')
+
+
+def _told(function, job: Job) -> int:
+    """In a process of its own nobody else turns an error into a sentence; the first rank speaks for all."""
+    from pretrain.distributed import rank
+
+    try:
+        return function(job)
+    except RingbenchError as error:
+        if rank() == 0:
+            print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _train(job: Job) -> int:
+    from backbones.device import resolve_device
+    from pretrain import export, processes
+    from pretrain.distributed import rank
+
+    with processes.group(resolve_device(job.device)) as device:
+        first = rank() == 0
+        with progress.bar(job.recipe.name) if first else nullcontext(lambda done, total: None) as update:
+            trainer = _trainer(job, device, update)
+            if first:
+                print(_summary(job, trainer), flush=True)
+            trainer.run()
+        if first:
+            path = places.checkpoints() / f"{job.recipe.name}.safetensors"
+            export.write(trainer, path)
+            print(f"wrote {path} and its card {path.with_suffix('.json').name}")
+    return 0
+
+
+def _trainer(job: Job, device, update):
+    from imagesets import image_set
+    from pretrain.distributed import rank
+    from pretrain.trainer import Surroundings, Trainer
+
+    images = image_set.load(job.imageset, job.data)
+    around = Surroundings(job.out, device, job.resume, progress=update)
+    if rank() == 0:
+        print(f"{job.recipe.name}: {job.recipe.title}", flush=True)
+    return Trainer(job.recipe, images, *_colours(job.recipe, images), around)
+
+
+def _colours(recipe: Recipe, images):
+    """Mean and standard deviation of R, G and B; what the first rank finds out is cached for the others."""
+    from torch import distributed as dist
+
+    from imagesets import pipeline
+    from imagesets.statistics import channel_statistics
+    from pretrain.distributed import rank, world
+
+    if recipe.normalize != "dataset":
+        return pipeline.NAMED[recipe.normalize]
+    if rank() == 0:
+        channel_statistics(images)
+    if world() > 1:
+        dist.barrier()
+    return channel_statistics(images)
+
+
+def _summary(job: Job, trainer) -> str:
+    from pretrain import cost
+    from pretrain.distributed import world
+
+    begun = f"from step {trainer.step:,} on" if trainer.step else "from the start"
+    return (
+        f"  images         {len(trainer.trained):,} of {job.imageset.name}, {trainer.data.how}\n"
+        f"  steps          {job.recipe.epochs * trainer.sampler.steps:,}, {begun}, on {world()} x {trainer.around.device}\n"
+        f"  learning rate  {cost.rule(job.recipe)}\n"
+        f"  run            {job.out}: checkpoints, log.jsonl"
+    )
+
+
+def _show_cost(job: Job) -> int:
+    from backbones.device import resolve_device
+    from imagesets import image_set
+    from pretrain import cost
+    from pretrain.data import stored_size
+
+    images = image_set.load(job.imageset, job.data)
+    n = len(images.splits["train"] if job.recipe.objective == "supervised" else images.trainval)
+    size = stored_size(images, job.recipe.resize)
+    print(f"{job.recipe.name}: {job.recipe.title}")
+    for label, value in cost.estimate(job.recipe, n, len(images.classes), size, resolve_device(job.device)).items():
+        print(f"  {label:<14} {value}")
+    return 0
+
+
+def _register(extra: Path | None, known: Registry, recipe: Recipe) -> int:
+    """Give the encoder an entry in the user's registry, unless it has one."""
+    if recipe.name not in known.backbones:
+        path = (extra or registry.overlay() or places.home() / "registry.yaml").resolve()
+        fields = {
+            "title": recipe.title,
+            "aliases": [word for word in recipes.aliases(recipe.name) if word not in known.words("backbones")],
+            "arch": recipe.arch,
+            "stem": recipe.stem,
+            "source": f"recipe:{recipe.name}",
+            "pipeline": recipe.pipeline,
+            "pretraining": recipe.title,
+        }
+        editing.add_backbone(path, recipe.name, {key: value for key, value in fields.items() if value})
+        print(f"registered {recipe.name} in {path}")
+    else:
+        entry = known.backbones[recipe.name]
+        other = [key for key in ("arch", "stem") if getattr(entry, key) != getattr(recipe, key)]
+        if other:
+            raise UsageError(
+                f"the entry {recipe.name} ({known.places[recipe.name]}) has another {', '.join(other)} than what was trained; "
+                "correct it there"
+            )
+    print(f"Try it: bench run --backbone {recipe.name} --task '{recipe.imageset}_knn'")
+    return 0

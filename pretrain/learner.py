@@ -1,0 +1,75 @@
+"""Views of a batch in, loss out: the encoder and its objective, joined by what the objective says it needs."""
+
+import torch
+from torch import Tensor, nn
+
+from pretrain import annealing, encoder, objectives
+from pretrain.memory import EMA
+from pretrain.negatives import Ring
+from pretrain.recipe import Negatives, Recipe
+from pretrain.shuffle_bn import shuffle, unshuffle
+from ringbench.errors import UsageError
+
+ANNEALING = {
+    "constant": annealing.Constant,
+    "linear": annealing.Linear,
+    "step": annealing.Step,
+    "exponential": annealing.Exponential,
+    "adaptive": annealing.Adaptive,
+}
+
+
+class Learner(nn.Module):
+    """Everything that is trained or remembered, so that its state dict is all a checkpoint needs of the model.
+
+    `n` training images of `classes` classes; `ranks` share each batch.
+    """
+
+    def __init__(self, recipe: Recipe, n: int, classes: int, ranks: int = 1) -> None:
+        super().__init__()
+        self.encoder = encoder.make(recipe, ranks)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed + 1)
+            self.objective = _objective(recipe, n, classes, self.encoder.dim)
+        self.views = 1 if self.objective.embeddings in (("image",), ("L", "ab")) else 2
+        self.ema = EMA(self.encoder, recipe.ema) if recipe.ema is not None else None
+
+    def forward(self, views: list[Tensor], needs: dict, generator: torch.Generator) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Views (b, 3, H, W) each of this rank's images -> the mean loss, and the embeddings to remember."""
+        if self.ema is not None:
+            z = (*self.encoder(views[0]), self._keys(views[1], generator))
+        elif self.views == 2:
+            pairs = torch.stack(views, dim=1).flatten(0, 1)  # the two views of an image share a batch norm group
+            z = self.encoder(pairs)[0].unflatten(0, (-1, 2)).unbind(1)
+        else:
+            z = self.encoder(views[0])
+        loss = self.objective(*z, **needs)
+        return loss, tuple(part.detach() for part in z)
+
+    @torch.no_grad()
+    def _keys(self, view: Tensor, generator: torch.Generator) -> Tensor:
+        """From the slow encoder, in batches shuffled over ranks and batch norm groups (MoCo, section 3.3)."""
+        shuffled, order = shuffle(view, generator)
+        return unshuffle(self.ema(shuffled)[0].float(), order)
+
+    @property
+    def ring(self) -> Ring | None:
+        return getattr(self.objective, "negatives", None)
+
+
+def _objective(recipe: Recipe, n: int, classes: int, dim: int) -> nn.Module:
+    kind = objectives.get(recipe.objective)
+    options = dict(recipe.settings)
+    given = {"n": n, "classes": classes, "dim": dim, "negatives": ring(recipe.negatives), "warm_start": True}
+    accepted = kind.__init__.__annotations__
+    if recipe.negatives and "negatives" not in accepted:
+        raise UsageError(f"recipe {recipe.name!r}: the objective {recipe.objective} has no negatives to choose")
+    for key in options:
+        if key not in accepted or key in given:
+            known = ", ".join(word for word in accepted if word not in (*given, "return"))
+            raise UsageError(f"recipe {recipe.name!r}: unknown setting {key!r} of {recipe.objective}; expected {known}")
+    return kind(**options, **{key: value for key, value in given.items() if key in accepted})
+
+
+def ring(negatives: Negatives | None) -> Ring | None:
+    return Ring(negatives.w_l, negatives.w_u, ANNEALING[negatives.annealing]()) if negatives else None

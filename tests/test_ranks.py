@@ -1,0 +1,113 @@
+"""The same global batch on one rank and on two: equal losses, gradients and memories (CASES B1, B2)."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+from pretrain.distributed import gather, local_rows, world
+from pretrain.memory import EMA
+from pretrain.negatives import Ring
+from pretrain.objectives import get
+from pretrain.shuffle_bn import shuffle, split_batch_norm, unshuffle
+
+N, WIDTH, DIM, BATCH, STEPS = 40, 6, 5, 8, 3
+BANK = {"n": N, "dim": DIM, "k": 7}
+METHODS = {
+    "ir": ("ir", BANK),
+    "ir by nce": ("ir", {**BANK, "form": "nce"}),
+    "iring": ("ir", {**BANK, "negatives": Ring(50, 90)}),
+    "cmc": ("cmc", BANK),
+    "cmcring": ("cmc", {**BANK, "negatives": Ring(50, 90)}),
+    "moco": ("moco", {"size": 21, "dim": DIM}),  # 8 does not divide 21: the queue wraps around
+    "mocoring": ("moco", {"size": 21, "dim": DIM, "negatives": Ring(50, 90)}),
+    "simclr": ("simclr", {}),
+    "simclrring": ("simclr", {"negatives": Ring(50, 90)}),
+    "la": ("la", {"n": N, "dim": DIM, "background": 15, "runs": 2, "clusters": 6, "warm_start": False}),
+    "dcl": ("dcl", {}),
+    "dclw": ("dclw", {}),
+    "balanced": ("balanced", {}),
+    "supervised": ("supervised", {"classes": 3, "dim": DIM}),
+}
+
+
+def train(method: str) -> dict[str, torch.Tensor]:
+    """Three steps; the losses, each step's gradients, and the objective's state at the end."""
+    name, options = METHODS[method]
+    torch.manual_seed(0)
+    objective = get(name)(**options)
+    encoder = nn.Sequential(nn.Linear(WIDTH, DIM), nn.Tanh(), nn.Linear(DIM, DIM))
+    ema = EMA(encoder, momentum=0.9)
+    whole = nn.ModuleList([encoder, objective.classifier]) if name == "supervised" else nn.ModuleList([encoder])
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9)
+    draws = torch.Generator().manual_seed(1)
+    views = torch.randn(STEPS, 2, BATCH, WIDTH, generator=torch.Generator().manual_seed(2))
+    result = {}
+    for step in range(STEPS):
+        if name == "la":
+            objective.cluster(seed=step)
+        images = torch.randperm(N, generator=torch.Generator().manual_seed(step))[:BATCH]
+        z = [encoder(local_rows(view)) for view in views[step, : len(objective.embeddings)]]
+        if name == "moco":
+            ema.update(encoder)
+            z[1] = ema(local_rows(views[step, 1]))
+        needs = {"index": local_rows(images), "labels": local_rows(images % 3), "generator": draws}
+        needs = {key: needs[key] for key in objective.needs}
+        loss = objective(*z, **needs)
+        optimizer.zero_grad()
+        loss.backward()
+        result[f"loss {step}"] = gather(loss.detach()[None]).mean()
+        for i, p in enumerate(whole.parameters()):
+            p.grad = gather(p.grad[None]).mean(0)  # what DistributedDataParallel does
+            result[f"gradient {step}.{i}"] = p.grad.clone()
+        optimizer.step()
+        objective.remember(*z, **needs)
+    return result | {k: v for k, v in objective.state_dict().items() if isinstance(v, torch.Tensor)}
+
+
+def keys_of_a_shuffled_batch() -> torch.Tensor:
+    """The keys of the whole batch, in its order, from an encoder with batch norm."""
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, DIM)).train()
+    if world() == 1:
+        split_batch_norm(encoder, 2)
+    images = torch.randn(BATCH, 3, 4, 4, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        shuffled, order = shuffle(local_rows(images), torch.Generator().manual_seed(4))
+        return gather(unshuffle(encoder(shuffled), order))
+
+
+def everything() -> dict[str, dict[str, torch.Tensor]]:
+    results = {method: train(method) for method in METHODS}
+    results["shuffle-BN"] = {"keys": keys_of_a_shuffled_batch()}
+    return results
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.save(everything(), f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> tuple[dict, dict, dict]:
+    """The results of one rank, and of each of two."""
+    folder = tmp_path_factory.mktemp("ranks")
+    mp.spawn(worker, args=(str(folder),), nprocs=2)
+    return everything(), torch.load(folder / "rank0.pt"), torch.load(folder / "rank1.pt")
+
+
+@pytest.mark.parametrize("method", [*METHODS, "shuffle-BN"])
+def test_two_ranks_do_what_one_rank_does_with_the_same_global_batch(method, runs):
+    alone, first, second = (copy.copy(run[method]) for run in runs)
+    assert alone.keys() == first.keys() == second.keys()
+    for name in alone:
+        torch.testing.assert_close(first[name], alone[name], rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+        if name.startswith("gradient"):
+            assert first[name].any()
+    memories = [name for name in alone if not name.startswith(("loss", "gradient"))]
+    assert all(torch.equal(first[name], second[name]) for name in memories)

@@ -1,0 +1,184 @@
+"""Recipes: generated from the files of a method and of a data set, typed, and every mistake told with its place."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from bench.cli import app
+from pretrain import recipe as recipes
+from ringbench.errors import UsageError
+
+METHODS = [
+    "ir",
+    "iring",
+    "cmc",
+    "cmcring",
+    "moco",
+    "mocoring",
+    "la",
+    "simclr",
+    "simclrring",
+    "supervised",
+    "iring_noanneal",
+    "iball",
+]
+DATASETS = ["cifar10", "cifar100", "stl10", "imagenet", "digits", "folder"]
+FILES = sorted(recipes.FOLDER.rglob("*.yaml"))
+
+
+def invoke(*words: str):
+    return CliRunner().invoke(app, list(words))
+
+
+def test_there_is_a_recipe_for_each_method_and_data_set():
+    assert set(recipes.names()) == {f"{method}_{dataset}" for method in METHODS for dataset in DATASETS}
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_generated_recipe_is_valid(name):
+    recipe = recipes.load(name)
+    assert recipe.name == name
+    assert recipe.imageset == name.rpartition("_")[2]
+
+
+def test_the_papers_values_are_those_of_the_recipe():
+    recipe = recipes.load("iring_cifar10")
+    found = recipe.arch, recipe.dim, recipe.lr, recipe.momentum, recipe.weight_decay, recipe.batch_size, recipe.epochs
+    assert found == ("resnet18", 128, 0.03, 0.9, 1e-4, 256, 300)
+    assert [round(drop * recipe.epochs) for drop in recipe.drops] == [200, 250]
+    assert round(recipe.negatives.over * recipe.epochs) == 100
+    assert (recipe.negatives.w_l, recipe.negatives.w_u) == (90, 99)
+    assert recipe.settings == {"k": 4096, "temperature": 0.07, "momentum": 0.5}
+    assert recipes.load("cmc_cifar10").batch_size == 128
+    assert recipes.load("moco_imagenet").settings["size"] == 65536
+
+
+def test_a_ring_variant_differs_from_its_base_in_its_negatives_alone():
+    for base, ring in [("ir", "iring"), ("cmc", "cmcring"), ("moco", "mocoring"), ("simclr", "simclrring")]:
+        for dataset in DATASETS:
+            first, second = (recipes.load(f"{method}_{dataset}").model_dump() for method in (base, ring))
+            differing = {key for key in first if first[key] != second[key]}
+            assert differing == {"name", "title", "method", "negatives"}, (base, dataset)
+
+
+def test_the_lesions_differ_from_iring_as_their_names_say():
+    ring = recipes.load("iring_cifar10").negatives
+    assert recipes.load("iball_cifar10").negatives == ring.model_copy(update={"w_u": 100.0})
+    assert recipes.load("iring_noanneal_cifar10").negatives == ring.model_copy(update={"annealing": "constant"})
+
+
+def test_what_a_data_set_says_of_a_method_holds_for_those_that_extend_it_and_no_others():
+    assert recipes.load("simclrring_cifar10").image_size == 32
+    assert recipes.load("iring_cifar10").image_size == 224
+    assert recipes.load("mocoring_stl10").settings["size"] == 4096
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_recipe_file_is_short_and_begins_with_what_a_person_wants_to_know(path):
+    lines = path.read_text().splitlines()
+    header = "\n".join(line for line in lines if line.startswith("# "))
+    assert len(lines) <= 30
+    assert lines[0].startswith("# ")
+    if not path.stem.startswith("_"):
+        assert "Expected result:" in header and "Cost:" in header
+        command = next(line for line in reversed(header.splitlines()) if "bench pretrain" in line).split()
+        assert command[3] in recipes.words()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("epoch=3", 'unknown key "epoch" in recipe "iring_cifar10"; did you mean "epochs"?'),
+        ("negatives.w_i=3", 'unknown key "w_i" in "negatives" of recipe "iring_cifar10"; did you mean "w_u" or "w_l"?'),
+        ("epochs=soon", '"epochs" of recipe "iring_cifar10" is "soon"; expected a whole number'),
+        ("epochs=0", '"epochs" of recipe "iring_cifar10" is the number 0; expected greater than or equal to 1'),
+        ("lr=-1", '"lr" of recipe "iring_cifar10" is the number -1; expected greater than 0'),
+        ("negatives.w_l=99.5", "w_l=99.5 must be below w_u=99"),
+        ("objective=mocco", 'unknown objective "mocco"; did you mean "moco"'),
+        ("accumulate=3", "a batch of 256 cannot be cut into 3 equal parts"),
+        ("ema=0.9", "a momentum `ema` belongs to the objective moco"),
+        ("stem=lab", "the objective cmc needs the stem lab"),
+        ("negatives=[1", "not valid YAML"),
+    ],
+)
+def test_a_wrong_change_is_one_sentence_that_repeats_the_change(change, sentence):
+    with pytest.raises(UsageError) as error:
+        recipes.load("iring_cifar10", [change])
+    assert f"--set {change}: " in str(error.value)
+    assert sentence in str(error.value)
+
+
+def test_an_accumulated_batch_is_refused_where_the_batch_holds_the_negatives():
+    with pytest.raises(UsageError, match="simclr takes its negatives from the batch"):
+        recipes.load("simclr_cifar10", ["accumulate=2"])
+
+
+def test_a_change_without_a_value_is_refused():
+    with pytest.raises(UsageError, match='--set "epochs" is not key=value'):
+        recipes.load("ir_digits", ["epochs"])
+
+
+def test_numbers_may_be_written_as_people_write_them():
+    assert recipes.load("ir_digits", ["weight_decay=1e-3"]).weight_decay == 1e-3
+
+
+def test_a_slip_in_a_recipe_file_is_told_with_file_and_line(monkeypatch, tmp_path):
+    copied = recipes.FOLDER
+    for folder in ("methods", "datasets"):
+        (tmp_path / folder).mkdir()
+        for path in (copied / folder).glob("*.yaml"):
+            (tmp_path / folder / path.name).write_text(path.read_text())
+    monkeypatch.setattr(recipes, "FOLDER", tmp_path)
+    path = tmp_path / "methods" / "ir.yaml"
+    path.write_text("title: IR\nextends: _paper\nobjective: ir\nsetings: {k: 5}\n")
+    with pytest.raises(UsageError) as error:
+        recipes.load("iring_digits")
+    assert str(error.value).startswith(f'{path}:4: unknown key "setings" in recipe "iring_digits"; did you mean "settings"')
+    path.write_text("title: IR\nextends: _paper\nobjective: ir\nobjective: moco\n")
+    with pytest.raises(UsageError, match=r"ir.yaml:4: the key \"objective\" is written twice, first in line 3"):
+        recipes.load("iring_digits")
+    path.write_text((copied / "methods" / "ir.yaml").read_text())
+    path = tmp_path / "datasets" / "digits.yaml"
+    path.write_text("title: digits\nimageset: digits\nepochs: 3\nmethods:\n  mocco: {ema: 0.5}\n")
+    with pytest.raises(UsageError, match=r'digits.yaml:5: unknown method "mocco"; did you mean "moco"'):
+        recipes.load("moco_digits")
+
+
+def test_irings_is_another_name_of_iring():
+    assert recipes.load("irings_imagenet") == recipes.load("iring_imagenet")
+
+
+def test_an_unknown_recipe_is_an_error_with_the_nearest_names():
+    result = invoke("pretrain", "irng_cifar10")
+    assert result.exit_code == 2
+    assert 'unknown recipe "irng_cifar10"; did you mean "iring_cifar10"' in result.stderr
+
+
+def test_recipes_are_listed_and_shown():
+    listed = json.loads(invoke("list", "recipes", "--json").stdout)["recipes"]
+    assert [each["name"] for each in listed] == recipes.names()
+    shown = invoke("show", "irings_cifar10")
+    assert shown.exit_code == 0
+    assert "recipe iring_cifar10 (irings_cifar10 is an alias)" in shown.stdout
+    assert "methods/iring.yaml:12" in shown.stdout  # where the ring is written
+    assert "2 to 5 points above ir" in shown.stdout
+
+
+def test_listing_and_showing_recipes_loads_no_torch():
+    code = """
+import sys
+from bench.cli import app
+for words in (["list", "recipes"], ["show", "iring_imagenet"]):
+    try:
+        app(words, standalone_mode=False)
+    except SystemExit:
+        pass
+print("torch" in sys.modules, "numpy" in sys.modules, file=sys.stderr)
+"""
+    environment = os.environ | {"PYTHONPATH": str(recipes.FOLDER.parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "False False"
