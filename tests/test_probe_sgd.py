@@ -157,9 +157,9 @@ def test_every_probe_can_be_made_by_name_and_says_whether_it_needs_validation(na
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("sdg", {}, "unknown probe 'sdg' .*'sgd'"),
+        ("sdg", {}, "unknown probe 'sdg'.*sgd"),
         ("sgd", {"learning_rte": 1}, "probe 'sgd' has no setting 'learning_rte'"),
-        ("sgd", {"epoch": 1}, r"no setting 'epoch' \(did you mean 'epochs'"),
+        ("sgd", {"epoch": 1}, "no setting 'epoch'.*epochs"),
         ("sgd", {"seed": 1}, "no setting 'seed'"),
         ("sgd", {"lr": "0.01"}, "setting lr of probe 'sgd'.*'0.01'"),
         ("sgd", {"lr": 0.0}, "setting lr"),

@@ -53,6 +53,11 @@ class Basis:
         """Weights (..., r + 1) of the axes as weights (..., d) of the standardised features, and the bias (...)."""
         return W[..., :-1] @ self.V.T, W[..., -1]
 
+    def adopt(self, W: Tensor, other: "Basis") -> Tensor:
+        """Weights (C, r' + 1) of the axes of another basis as weights (C, r + 1) of these axes, as well as these can."""
+        weights, bias = other.weights(W)
+        return torch.cat((weights * (self.std / other.std).to(W) @ self.V, bias[:, None]), 1)
+
     def _standard(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.std
 

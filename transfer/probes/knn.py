@@ -62,22 +62,23 @@ class KNNProbe(Probe):
         return Rows(X, self.device), torch.from_numpy(y).to(self.device)
 
     def _neighbours(self, X: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Similarities and labels (b, k) of the k nearest rows of the bank, nearest first; the bank is compared in blocks."""
+        """Similarities and labels (b, k) of the k nearest rows of the bank, nearest first."""
         X = F.normalize(X)
-        similarity = X.new_empty(len(X), 0)
-        label = torch.empty(len(X), 0, dtype=torch.int64, device=X.device)
+        # The first k columns hold the best so far; a block of the bank comes beside them, and the best of all move to the left.
+        board = X.new_full((len(X), k + min(BANK_BLOCK, max(len(rows) for rows, _ in self._bank))), -torch.inf)
+        label = torch.zeros(len(X), k, dtype=torch.int64, device=X.device)
         for rows, y in self._bank:
             start = 0
             for block in rows.blocks(BANK_BLOCK):
-                near = (X @ F.normalize(block).T).topk(min(k, len(block)))
-                similarity = torch.cat((similarity, near.values), 1)
-                label = torch.cat((label, y[start + near.indices]), 1)
-                similarity, kept = similarity.topk(min(k, similarity.shape[1]))
-                label = label.gather(1, kept)
+                filled = board[:, : k + len(block)]
+                torch.mm(X, F.normalize(block).T, out=filled[:, k:])
+                board[:, :k], place = filled.topk(k)
+                new = y[(start + place - k).clamp(min=0)]
+                label = torch.where(place < k, label.gather(1, place.clamp(max=k - 1)), new)
                 start += len(block)
-        if not similarity[:, 0].isfinite().all():  # NaN counts as the largest
+        if not board[:, 0].isfinite().all():  # NaN counts as the largest
             raise RingbenchError("kNN probe: the features hold NaN or infinity; extract them again")
-        return similarity, label
+        return board[:, :k], label
 
     def _votes(self, similarity: Tensor, label: Tensor, k: int) -> Tensor:
         """Votes (b, C) of the first k neighbours."""

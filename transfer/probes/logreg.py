@@ -1,7 +1,8 @@
 """Logistic regression, its L2 penalty chosen on validation: the linear probe of CLIP, of ssl-transfer and of DINOv2."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +12,13 @@ from torch import Tensor
 
 from transfer.probes.base import STRICT, Labelled, Probe
 from transfer.probes.basis import Basis
-from transfer.probes.softmax_regression import BLOCK, Problem, path
+from transfer.probes.softmax_regression import BLOCK, Problem, path, solve
+
+
+class Fit(NamedTuple):
+    basis: Basis
+    classes: Tensor  # (C,) those that occur
+    W: Tensor  # (C, r + 1) weights of the basis's axes
 
 
 @dataclass(config=STRICT)
@@ -23,7 +30,7 @@ class LogregProbe(Probe):
 
     Mean and standard deviation are those of the images fitted on; a constant feature is only centred. l2 = (start, stop, num) is
     a grid in equal log steps. The best on validation is taken, of equals the largest; then mean, deviation and weights are
-    fitted again on train and validation together, and `converged` speaks of that fit. A class without images never wins.
+    fitted again to train and validation together, and `converged` speaks of that fit. A class without images never wins.
 
     Made for pooled features: finding the principal axes takes O(min(n, d)^3).
     """
@@ -36,9 +43,9 @@ class LogregProbe(Probe):
     def _fit(self, train: Labelled, val: Labelled) -> None:
         grid = np.sort(np.geomspace(*self.l2))[::-1]  # strong to weak
         with _few_threads(work=train[0].size * max(32, self.n_classes)):
-            right, reached = self._choose(grid, train, val)
+            right, reached, chosen = self._choose(grid, train, val)
             best = int(right.argmax())
-            converged = self._refit(grid[: best + 1], train, val)
+            converged = self._refit(grid[best], chosen, train, val)
         self._advance(len(grid) + 1, len(grid) + 1)
         edge = len(grid) > 1 and best in (0, len(grid) - 1)
         self.report |= {
@@ -55,29 +62,32 @@ class LogregProbe(Probe):
             share = f"{(~reached).sum()} of {len(grid)}"
             self.report["notes"].append(f"{share} penalties did not converge in {self.max_iter} evaluations")
 
-    def _choose(self, grid: np.ndarray, train: Labelled, val: Labelled) -> tuple[np.ndarray, np.ndarray]:
-        """For each penalty: how many validation images it gets right, and whether its fit converged."""
+    def _choose(self, grid: np.ndarray, train: Labelled, val: Labelled) -> tuple[np.ndarray, np.ndarray, Fit]:
+        """For each penalty how many validation images it gets right and whether it converged; and the best fit."""
         basis, classes, problem = self._problem(train)
         Z, y = basis.rotated([val[0]]), torch.from_numpy(val[1]).to(self.device)
-        right, reached = [], []
-        for W, converged in self._path(problem, grid):
+        right, reached, best = [], [], None
+        for W, converged in path(problem, self._l2(grid), self.tol, self.max_iter):
             G, C, r = W.shape
-            rows = max(1, BLOCK // (G * C))
-            found = [(W.view(G * C, r) @ z.T).view(G, C, -1).argmax(1) for z in Z.split(rows)]
-            right += (classes[torch.cat(found, 1)] == y).sum(1).tolist()
+            found = [(W.view(G * C, r) @ z.T).view(G, C, -1).argmax(1) for z in Z.split(max(1, BLOCK // (G * C)))]
+            hits = (classes[torch.cat(found, 1)] == y).sum(1).tolist()
+            if max(hits) > max(right, default=-1):
+                best = Fit(basis, classes, W[hits.index(max(hits))])
+            right += hits
             reached += converged.tolist()
-            self._advance(len(reached), len(grid) + 1)
-        return np.array(right), np.array(reached)
+            self._advance(len(right), len(grid) + 1)
+        return np.array(right), np.array(reached), best
 
-    def _refit(self, grid: np.ndarray, *parts: Labelled) -> bool:
-        """Fit on all parts along the same path down to the chosen penalty; whether that one converged."""
+    def _refit(self, l2: float, chosen: Fit, *parts: Labelled) -> bool:
+        """Fit on all parts, starting from the fit chosen; whether it converged."""
         self._basis, classes, problem = self._problem(*parts)
-        for W, converged in self._path(problem, grid):
-            last, reached = W[-1], bool(converged[-1])
-        self.W = last.new_zeros(self.n_classes, self.n_features)
-        self.b = last.new_full((self.n_classes,), torch.finfo(last.dtype).min)
-        self.W[classes], self.b[classes] = self._basis.weights(last)
-        return reached
+        start = problem.prior()
+        start[torch.isin(classes, chosen.classes)] = self._basis.adopt(chosen.W, chosen.basis)
+        (W,), (converged,) = solve(problem, self._l2([l2]), start[None], self.tol, self.max_iter)
+        self.W = W.new_zeros(self.n_classes, self.n_features)
+        self.b = W.new_full((self.n_classes,), torch.finfo(W.dtype).min)
+        self.W[classes], self.b[classes] = self._basis.weights(W)
+        return bool(converged)
 
     def _problem(self, *parts: Labelled) -> tuple[Basis, Tensor, Problem]:
         """The basis, the classes that occur, and the problem over these in that basis."""
@@ -87,8 +97,8 @@ class LogregProbe(Probe):
         classes, y = y.unique(return_inverse=True)
         return basis, classes, Problem(basis.rotated(features), basis.variance, y, len(classes))
 
-    def _path(self, problem: Problem, grid: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
-        return path(problem, torch.tensor(grid.copy(), dtype=torch.float32, device=self.device), self.tol, self.max_iter)
+    def _l2(self, values: Sequence[float]) -> Tensor:
+        return torch.tensor([*values], dtype=torch.float32, device=self.device)
 
     def _scores(self, X: Tensor) -> Tensor:
         return torch.addmm(self.b, self._basis.standard(X), self.W.T)

@@ -53,8 +53,11 @@ class SGDProbe(Probe):
         loss = -log_p.gather(1, y[:, None]).mean()
         error = log_p.exp_().scatter_add_(1, y[:, None], -torch.ones_like(y, dtype=log_p.dtype)[:, None]).div_(len(y))
         # The gradient of the mean cross entropy is error' X for W and the sum of error for b.
-        velocity_W.addmm_(error.T, X, beta=self.momentum).add_(self.W, alpha=self.weight_decay)
-        velocity_b.mul_(self.momentum).add_(error.sum(0)).add_(self.b, alpha=self.weight_decay)
+        velocity_W.addmm_(error.T, X, beta=self.momentum)
+        velocity_b.mul_(self.momentum).add_(error.sum(0))
+        if self.weight_decay:  # of both, as in torch.optim.SGD
+            velocity_W.add_(self.W, alpha=self.weight_decay)
+            velocity_b.add_(self.b, alpha=self.weight_decay)
         self.W.add_(velocity_W, alpha=-self.lr)
         self.b.add_(velocity_b, alpha=-self.lr)
         return loss

@@ -89,8 +89,8 @@ def path(problem: Problem, l2: Tensor, tol: float, max_iter: int) -> Iterator[tu
 def solve(problem: Problem, l2: Tensor, start: Tensor, tol: float, max_iter: int) -> tuple[Tensor, Tensor]:
     """Minimise J for each l2 (G,) from start (G, C, r): the solutions, and which of them converged.
 
-    Converged: the gradient's 2-norm is <= tol, after at most `max_iter` evaluations. The norm does not see the rotation, and bounds
-    the largest entry, which is what scikit-learn's `tol` looks at.
+    Converged: the gradient's 2-norm is <= tol, after at most `max_iter` evaluations. The norm does not see the rotation, and
+    bounds the largest entry, which is what scikit-learn's `tol` looks at.
     """
     ridge = problem.ridge(l2)
     scale = 1 / (problem.curvature(start[0]) + ridge)
