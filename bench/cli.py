@@ -131,7 +131,7 @@ def list_entries(
 def show(
     ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="A name or alias from any section.")]
 ) -> None:
-    """Everything about one backbone, image set, task, protocol or recipe."""
+    """Everything about one name from any section."""
     from bench import listing, recipe_pages, registry
     from pretrain import recipe as recipes
 
