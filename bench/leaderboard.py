@@ -116,10 +116,11 @@ def _entry(cell: tuple[str, str, str], group: list[Record], column: list[Record]
             status, why = "suspect", [*why, "measured on other images, splits or settings than others in the column"]
         statuses.append(status)
         reasons += why if status != "failed" else [f"seed {record['seed']} failed: {reason}" for reason in why]
-    weights = {record["trunk_sha256"] for record in measured if record["certificate"]["source"] != "random"}
-    if len(weights) > 1:
-        statuses.append("suspect")
-        reasons.append("the seeds were measured with different weights")
+    for part, told in (("weights", "weights"), ("backbone", "preprocessing or architectures"), ("dtype", "number types")):
+        random = part == "weights" and any(record["certificate"]["source"] == "random" for record in measured)
+        if not random and len({record["inputs"][part] for record in measured}) > 1:
+            statuses.append("suspect")
+            reasons.append(f"the seeds were measured with different {told}")
     worst = next(status for status in ("failed", "suspect", "ok") if status in statuses)
     return Entry(*cell, tuple(measured), worst, tuple(dict.fromkeys(reasons)))
 
@@ -127,7 +128,7 @@ def _entry(cell: tuple[str, str, str], group: list[Record], column: list[Record]
 def _measured_on(record: Record) -> tuple:
     """What two numbers must share to stand in one column."""
     test_images = record["metrics"][record["metric"]]["n"]
-    return record["fingerprint"], record["split_hash"], record["inputs"]["protocol"], record["metric"], test_images
+    return *(record["inputs"][part] for part in ("images", "protocol")), record["metric"], test_images
 
 
 def _usual(column: list[Record]) -> tuple | None:

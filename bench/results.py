@@ -15,6 +15,8 @@ from ringbench.errors import RingbenchError
 
 SCHEMA = 1
 REQUIRED = {"schema", "backbone", "task", "protocol", "seed", "status", "metric", "metrics"}
+MEASURED = {"certificate", "chance", "converged", "fingerprint", "inputs", "n_skipped", "reference", "split_hash", "trunk_sha256"}
+INPUTS = {"weights", "backbone", "protocol", "images", "dtype"}
 Record = dict[str, Any]
 
 
@@ -38,8 +40,11 @@ def read(path: Path) -> Record:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RingbenchError(f"{path} is not a readable result ({error}); move it away and run the cell again") from None
-    if not isinstance(record, dict) or not record.keys() >= REQUIRED:
-        raise RingbenchError(f"{path} is not a result: it lacks {', '.join(sorted(REQUIRED - set(record)))}; move it away")
+    lacking = REQUIRED - set(record) if isinstance(record, dict) else REQUIRED
+    if not lacking and record["status"] != "failed":
+        lacking = (MEASURED - set(record)) | (INPUTS - set(record.get("inputs", ())))
+    if lacking:
+        raise RingbenchError(f"{path} is not a whole result: it lacks {', '.join(sorted(lacking))}; move it away")
     if record["schema"] != SCHEMA:
         raise RingbenchError(f"{path} has result schema {record['schema']}, this version reads {SCHEMA}; update ringbench")
     return record

@@ -38,7 +38,9 @@ def command(
         console.print(_line(cell))
         console.file.flush()  # a log file is read while the run goes on
     counts = Counter(cell.state for cell in told)
-    console.print(f"{', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}; results in {options.results}")
+    console.print(
+        f"{', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}; results in {escape(str(options.results))}"
+    )
     if as_json:
         print(json.dumps([_as_json(cell) for cell in told], indent=2, sort_keys=True))
     return next((code for state, code in EXIT_CODES.items() if counts[state]), 0)

@@ -98,7 +98,7 @@ def runs(tmp_path_factory) -> tuple[dict, dict, dict]:
     """The results of one rank, and of each of two."""
     folder = tmp_path_factory.mktemp("ranks")
     mp.spawn(worker, args=(str(folder),), nprocs=2)
-    return everything(), torch.load(folder / "rank0.pt"), torch.load(folder / "rank1.pt")
+    return everything(), *(torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in (0, 1))
 
 
 @pytest.mark.parametrize("method", [*METHODS, "shuffle-BN"])

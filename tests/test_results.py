@@ -10,6 +10,8 @@ from bench import board as board_text
 from bench import leaderboard, results
 from ringbench.errors import RingbenchError, UsageError
 
+INPUTS = {"backbone": "pipeline", "protocol": "settings of knn@1", "images": "images, splits, geometry", "dtype": "float32"}
+
 
 def record(backbone="enc", task="digits_knn", seed=0, value=80.0, half=2.0, *, source="file.pth", **changes):
     """A result as the runner writes it, with only what judging and tabulating look at."""
@@ -32,7 +34,7 @@ def record(backbone="enc", task="digits_knn", seed=0, value=80.0, half=2.0, *, s
         "fingerprint": "images",
         "split_hash": "splits",
         "reference": None,
-        "inputs": {"protocol": "settings of knn@1"},
+        "inputs": INPUTS | {"weights": f"file of {backbone}"},
         "n_skipped": {"trainval": 0, "test": 0},
         "grid_edge": False,
         "selected_on": "val",
@@ -94,7 +96,7 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path):
     assert path == tmp_path / "enc" / "digits_knn" / "knn@1.seed0.json"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": 1}', "\x00\x01"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": 1}', "\x00\x01", json.dumps(record() | {"inputs": {}})])
 def test_a_file_that_is_no_result_is_named(tmp_path, text):
     path = results.path_of(tmp_path, "enc", "digits_knn", "knn@1", 0)
     path.parent.mkdir(parents=True)
@@ -190,10 +192,10 @@ def status_of(folder, backbone, task="digits_knn"):
     return next(e for e in leaderboard.entries(results.read_all(folder)) if (e.backbone, e.task) == (backbone, task))
 
 
-@pytest.mark.parametrize("change", [{"fingerprint": "other images"}, {"inputs": {"protocol": "edited settings"}}])
-def test_a_number_measured_on_something_else_than_the_rest_of_its_column_is_not_ranked(board, change):
+@pytest.mark.parametrize("part", ["images", "protocol"])
+def test_a_number_measured_on_something_else_than_the_rest_of_its_column_is_not_ranked(board, part):
     for seed in range(9):  # backbones are counted, not records
-        results.write(board, record("odd", value=99.0, seed=seed, **change))
+        results.write(board, record("odd", value=99.0, seed=seed, inputs=INPUTS | {"weights": "w", part: "other"}))
     odd = status_of(board, "odd")
     assert odd.status == "suspect"
     assert "other images, splits or settings" in odd.reasons[0]
@@ -201,9 +203,18 @@ def test_a_number_measured_on_something_else_than_the_rest_of_its_column_is_not_
 
 
 def test_of_two_numbers_measured_on_different_things_neither_is_ranked(tmp_path):
-    results.write(tmp_path, record("one", fingerprint="a"))
-    results.write(tmp_path, record("two", fingerprint="b"))
+    results.write(tmp_path, record("one", inputs=INPUTS | {"weights": "w", "images": "a"}))
+    results.write(tmp_path, record("two", inputs=INPUTS | {"weights": "w", "images": "b"}))
     assert [e.status for e in leaderboard.entries(results.read_all(tmp_path))] == ["suspect", "suspect"]
+
+
+@pytest.mark.parametrize("part", ["weights", "backbone", "dtype"])
+def test_seeds_measured_in_different_ways_are_not_ranked_as_one(tmp_path, part):
+    results.write(tmp_path, record(seed=0))
+    results.write(tmp_path, record(seed=1, inputs=INPUTS | {"weights": "file of enc", part: "other"}))
+    (entry,) = leaderboard.entries(results.read_all(tmp_path))
+    assert entry.status == "suspect"
+    assert "the seeds were measured with different" in entry.reasons[0]
 
 
 @pytest.mark.parametrize("failing", [0, 1])

@@ -320,7 +320,7 @@ def ranked(rank: int, folder, digits: ImageSet) -> None:
 
 def test_two_ranks_train_as_one(digits, tmp_path):
     mp.spawn(ranked, args=(tmp_path, digits), nprocs=2)
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     for method in RANKED:
         alone = three_steps(method, digits, tmp_path / "one")
         assert alone.keys() == first[method].keys()
