@@ -64,7 +64,13 @@ def bench(*arguments):
 
 def spawn(*arguments, **popen):
     environment = os.environ | {"PYTHONPATH": ":".join(sys.path)}
-    return subprocess.Popen([sys.executable, "-m", "bench.cli", "run", *arguments], env=environment, text=True, **popen)
+    command = [sys.executable, "-m", "bench.cli", "run", *arguments]
+    return subprocess.Popen(command, env=environment, text=True, preexec_fn=_listen_to_ctrl_c, **popen)
+
+
+def _listen_to_ctrl_c():
+    """A test run that was put into the background ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_number_carries_everything_it_depends_on(workplace):
