@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 STREAMS = {"l_to_ab": 1, "ab_to_l": 2}  # the two networks of CMC by their names in its code, and their input channels
+LAB_MEAN, LAB_STD = (50.0, 6.025, -6.6895), (50.0, 92.208, 101.1675)  # HobbitLong/CMC: centre, half-width of each channel's range
 
 
 def _same_padding(x: Tensor, kernel: int, stride: int) -> Tensor:
@@ -61,7 +62,7 @@ def fit(network: nn.Module, stem: str, channels: int) -> None:
 def split_colours(images: Tensor, stem: str) -> tuple[Tensor, Tensor]:
     """RGB in 0..1 (N, 3, H, W) -> lightness (N, 1, H, W) and colour (N, 2, H, W), normalised as the authors did."""
     if stem == "lab":  # HobbitLong/CMC, LinearProbing.py
-        colours, mean, std = lab(images), (50.0, 6.025, -6.6895), (50.0, 92.208, 101.1675)
+        colours, mean, std = lab(images), LAB_MEAN, LAB_STD
     else:  # HobbitLong/PyContrast, pycontrast/datasets/util.py
         colours, mean, std = ydbdr(images), (0.457, -0.082, -0.052), (0.5, 1.331, 1.333)
     mean, std = (images.new_tensor(numbers).view(1, 3, 1, 1) for numbers in (mean, std))

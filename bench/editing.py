@@ -35,7 +35,7 @@ def register(
 ) -> None:
     """Read the checkpoint, write it to the registry `extra` (default: the overlay in use) and say what was written.
 
-    With an `imageset` the drift of its images under the pipeline is told too. The certificate goes to `certificate_path`.
+    With an `imageset` the drift of its images under the pipeline is told too. The certificate goes to `places.certificate`.
     Raises UsageError for a taken name and whatever `backbones.loading.load` refuses; nothing is written then.
     """
     from backbones import loading
@@ -62,7 +62,7 @@ def register(
         _drift(backbone, spec, registry.load(path if path.exists() else extra).find("imagesets", imageset)) if imageset else None
     )
     add_backbone(path, name, fields)
-    files.write_json(certificate_path(fields["sha256"]), certificate | ({"drift": drift} if drift else {}))
+    files.write_json(places.certificate(fields["sha256"]), certificate | ({"drift": drift} if drift else {}))
     origin = "" if pipeline else f" (usual for {spec.format} files; change it there if it was trained with another)"
     print(f"registered {name} in {path}")
     print(f"  arch      {spec.arch}, {spec.stem} stem: all {certificate['matched']} tensors found")
@@ -77,11 +77,6 @@ def register(
         told = drift["warning"] or f"{imageset} looks like the inputs of training"
         print(f"  drift     {told} ({', '.join(f'{place} {value:.2g}' for place, value in drift['distances'].items())})")
     print(f"Try it: bench run --backbone {name} --task digits_knn")
-
-
-def certificate_path(sha256: str) -> Path:
-    """Of the file with this digest, as `register` read it."""
-    return places.home() / "certificates" / f"{sha256}.json"
 
 
 def _drift(backbone: Any, spec: BackboneSpec, imageset: ImagesetSpec) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from backbones.spec import BackboneSpec
-from bench.editing import certificate_path
 from bench.entries import LABELS
 from bench.registry import Registry
 from imagesets.spec import ImagesetSpec
@@ -122,7 +121,7 @@ def _published(spec: BackboneSpec) -> Iterator[str]:
 
 def _certificate(spec: BackboneSpec) -> dict[str, Any]:
     """What `bench register` found in the file."""
-    path = certificate_path(spec.sha256 or "none")
+    path = places.certificate(spec.sha256 or "none")
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 

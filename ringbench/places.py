@@ -24,6 +24,11 @@ def cache() -> Path:
     return home() / "cache"
 
 
+def certificate(sha256: str) -> Path:
+    """Of the checkpoint with this digest, as `bench register` read it."""
+    return home() / "certificates" / f"{sha256}.json"
+
+
 def _from_environment(name: str) -> Path | None:
     value = os.environ.get(name)
     return Path(value).expanduser().absolute() if value else None

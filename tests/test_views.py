@@ -11,12 +11,14 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
+from backbones.stems import LAB_MEAN, LAB_STD
+from backbones.stems import lab as rgb_to_lab
 from pretrain.views.ablations import Cutout, Noise, Rotation
 from pretrain.views.blur import Blur
 from pretrain.views.colour import Grayscale, Jitter, Normalise
 from pretrain.views.crop import CropAndFlip
 from pretrain.views.families import FAMILIES, family
-from pretrain.views.lab import MEAN, STD, Lab, rgb_to_lab
+from pretrain.views.lab import Lab
 from pretrain.views.step import Sometimes, Step, select
 from ringbench.errors import UsageError
 
@@ -73,7 +75,7 @@ def by_torchvision(step: Step, x: Tensor, p: dict[str, Tensor]) -> Tensor:
         bottom, right = min(row + side // 4, side), min(column + side // 4, side)
         return tv.erase(x, top, left, bottom - top, right - left, torch.tensor(step.fill).view(3, 1, 1))
     if isinstance(step, Lab):
-        return tv.normalize(rgb_to_lab(x[None])[0], MEAN, STD)
+        return tv.normalize(rgb_to_lab(x[None])[0], LAB_MEAN, LAB_STD)
     assert isinstance(step, Normalise)
     return tv.normalize(x, step.mean, step.std)
 
