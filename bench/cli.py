@@ -2,6 +2,9 @@
 
 import os
 import sys
+
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for them is to read every installed package
+
 from pathlib import Path
 from typing import Annotated
 

@@ -4,7 +4,8 @@ import json
 
 from rich.table import Table
 
-from bench.listing import page
+from bench.listing import table as print_table
+from bench.page import page
 from pretrain import recipe as recipes
 
 COLUMNS = ("name", "objective", "imageset", "arch", "epochs", "batch_size", "aliases")
@@ -16,14 +17,8 @@ def show_all(as_json: bool) -> None:
     if as_json:
         print(json.dumps({"recipes": found}, indent=2))
         return
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in COLUMNS:
-        table.add_column(column.replace("_", " "), no_wrap=column == "name")
-    for each in found:
-        table.add_row(*(", ".join(each[key]) if key == "aliases" else str(each[key]) for key in COLUMNS))
-    with page() as out:
-        out.print("RECIPES", style="bold")
-        out.print(table)
+    shown = [each | {"aliases": ", ".join(each["aliases"])} for each in found]
+    print_table("recipes", [{column.replace("_", " "): str(each[column]) for column in COLUMNS} for each in shown])
 
 
 def show(word: str) -> None:

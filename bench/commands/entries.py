@@ -16,9 +16,11 @@ def list_entries(
     as_json: AsJson = False,
 ) -> None:
     """What there is, by name."""
-    from bench import listing, recipe_pages, registry
+    from bench import listing, registry
 
     if section == "recipes":
+        from bench import recipe_pages
+
         return recipe_pages.show_all(as_json)
     known = registry.load(ctx.obj.registry)
     sections = [section] if section else list(registry.SECTIONS)
@@ -29,13 +31,13 @@ def show(
     ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="A name or alias from any section.")]
 ) -> None:
     """Everything about one name from any section."""
-    from bench import listing, recipe_pages, registry
+    from bench import recipe_pages, registry, showing
     from pretrain import recipe as recipes
 
     known = registry.load(ctx.obj.registry)
     trainable = name in recipes.words()
     if not trainable or known.knows(name):
-        listing.show_entry(known, name)
+        showing.show_entry(known, name)
     if trainable:
         recipe_pages.show(name)
 
