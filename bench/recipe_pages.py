@@ -23,8 +23,7 @@ def show_all(as_json: bool) -> None:
 
 def show(word: str) -> None:
     """What the files say about a recipe, and every value with the place it comes from."""
-    name = recipes.full_name(word)
-    draft, recipe = recipes.draft(name), recipes.load(name)
+    draft, recipe = recipes.draft(word), recipes.load(word)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -35,7 +34,8 @@ def show(word: str) -> None:
         place = draft.places.get((key,), "").removeprefix(f"{recipes.FOLDER}/")
         table.add_row(key, str(value), place if key in recipe.model_fields_set else "")
     with page() as out:
-        out.print(f"recipe {name}" + (f" ({word} is an alias)" if word != name else ""), style="bold")
+        alias = f" ({word} is an alias)" if word != recipe.name and not recipes.is_file(word) else ""
+        out.print(f"recipe {recipe.name}{alias}", style="bold")
         out.print(table)
         for file, header in draft.headers.items():
             out.print(f"\n{file}", style="bold")

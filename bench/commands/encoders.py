@@ -46,7 +46,7 @@ def convert(
 
 def pretrain(
     ctx: typer.Context,
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A name of `bench list recipes`.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A name of `bench list recipes`, or a file that extends one.")],
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value, such as epochs=20; repeatable.")
     ] = None,

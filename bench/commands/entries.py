@@ -35,7 +35,7 @@ def show(
     from pretrain import recipe as recipes
 
     known = registry.load(ctx.obj.registry)
-    trainable = name in recipes.words()
+    trainable = recipes.is_file(name) or name in recipes.words()
     if not trainable or known.knows(name):
         showing.show_entry(known, name)
     if trainable:
