@@ -166,9 +166,7 @@ def _own(path: Path) -> Draft:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the recipe {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(value.get("extends"), str):
-        raise UsageError(
-            f"{path}:1: a recipe of your own starts from another: add `extends: NAME` (`bench list recipes`)"
-        )
+        raise UsageError(f"{path}:1: a recipe of your own starts from another: add `extends: NAME` (`bench list recipes`)")
     try:
         result = _generated(full_name(value.pop("extends")))
     except UsageError as error:
