@@ -1,9 +1,10 @@
-"""Evaluating detections against pycocotools in one run, in CPU seconds: load, match, summarise; and what 1,000 resamples add.
+"""Evaluating detections against pycocotools in one run: load, match and summarise; and what 1,000 resamples add to it.
 
     python benchmarks/coco_eval.py [SHARE]
 
 The sets are synthetic: 5,000 images with 100 boxes each and 80 classes, 1,000 with 30 masks, 2,000 with 20 persons; SHARE makes
-them smaller. pycocotools goes image by image, so for boxes it is timed on a twentieth of the images, for masks on a fifth, and the time multiplied.
+them smaller. pycocotools goes image by image, so it is timed on a part of them and the time multiplied. Times are CPU seconds of
+all threads: other work on the machine then changes the ratios little.
 """
 
 import copy
@@ -94,7 +95,6 @@ def part_of(split: AnnotatedSplit, predictions: list[dict], parts: int) -> tuple
 
 
 def seconds(action: Callable, *arguments, **options) -> tuple[float, object]:
-    """CPU seconds of all threads, so that a busy machine changes little."""
     started = time.process_time()
     outcome = action(*arguments, **options)
     return time.process_time() - started, outcome

@@ -12,8 +12,8 @@ from imagesets.decode import decode
 from imagesets.providers import shapes
 from ringbench import places
 
-SCENES = "0"
-SINGLES = "0"
+SCENES = "678bda912f4a8c41c6439d8d2b4c828954f96a0f0152ae234fae8b049d30ea10"  # sha256 of the files of 24 and 6 scenes
+SINGLES = "25e7b6a8790885edd7133236b81ba82cbd1fbafec6a89f4514a8ed24e13eefd6"  # of 40 and 12 single shapes
 
 
 @pytest.fixture
