@@ -2,7 +2,7 @@
 
 Nobody writes a recipe out: `METHOD_DATASET` is the file of the method, then that of the data set laid over it, then the command
 line's `--set key=value`. A method that `extends` another is laid over it first. Under `methods`, a data set's file holds what
-applies to one method, and to those that extend it, there. A file of the user's own `extends` a recipe by its name.
+applies to one method, and to those that extend it, there. A file of the user's own `extends` a recipe or another such file.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class Recipe(Spec):
 
     arch: Arch = "resnet18"
     stem: Stem = "imagenet"
-    head: Literal["linear", "mlp", "none"] = "linear"
+    head: Literal["linear", "mlp", "mlp_bn", "none"] = "linear"
     dim: Count = 128
     bn_groups: Count = 1  # parts of the global batch with batch norm statistics of their own
 
@@ -159,20 +159,24 @@ def draft(word: str, changes: list[str] | None = None) -> Draft:
     return result
 
 
-def _own(path: Path) -> Draft:
+def _own(path: Path, after: tuple[Path, ...] = ()) -> Draft:
     """A recipe of the user's own, over the one that it extends; its name is the file's where it gives none."""
     try:
         value, lines, header = _read(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the recipe {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(value.get("extends"), str):
-        raise UsageError(
-            f"{path}:1: a recipe of your own starts from another: add `extends: NAME` (`bench list recipes`)"
-        )
-    try:
-        result = _generated(full_name(value.pop("extends")))
-    except UsageError as error:
-        raise UsageError(f"{path}:{lines['extends',]}: {error}") from None
+        raise UsageError(f"{path}:1: a recipe of your own starts from another: add `extends: NAME` (`bench list recipes`)")
+    base, place = value.pop("extends"), f"{path}:{lines['extends',]}"
+    if path.resolve() in after:
+        raise UsageError(f"{place}: {path} extends itself, by way of {base}")
+    if is_file(base):
+        result = _own(path.parent / base, (*after, path.resolve()))
+    else:
+        try:
+            result = _generated(full_name(base))
+        except UsageError as error:
+            raise UsageError(f"{place}: {error}") from None
     result.headers[str(path)] = header
     result.value["name"] = path.stem
     result.lay(value, {keys: f"{path}:{line}" for keys, line in lines.items()})
