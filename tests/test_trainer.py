@@ -212,7 +212,8 @@ def test_the_last_checkpoints_and_the_best_are_kept(digits, tmp_path):
     kept = sorted(path.name for path in one.checkpoints.folder.iterdir())
     assert kept == ["best.pt", "step_00000006.pt", "step_00000008.pt"]
     log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    best = max(line["knn"] for line in log if "knn" in line)
+    assert log[0].keys() == {"step", "epoch", "knn"} and log[0]["step"] == 0  # what training started from
+    best = max(line["knn"] for line in log[1:] if "knn" in line)
     assert one.checkpoints.read(one.checkpoints.folder / "best.pt")["best"] == best == one.best
 
 
