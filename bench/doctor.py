@@ -11,7 +11,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from backbones.spec import BackboneSpec
-from bench import listing, registry
+from bench import listing, registry, setup_detection
 from bench.registry import Registry
 from ringbench import places
 from ringbench.errors import RingbenchError
@@ -19,8 +19,7 @@ from ringbench.spec import Spec
 
 PACKAGES = ("ringbench", "torch", "torchvision", "timm", "scikit-learn", "numpy", "pillow", "pydantic")
 OPTIONAL = {
-    "detectron2": "pip install 'ringbench[detection]' && "
-    "pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2",
+    "detectron2": setup_detection.COMMAND,
     "tensorflow-datasets": "pip install 'ringbench[tfds]'",
     "submitit": "pip install 'ringbench[slurm]'",
 }
