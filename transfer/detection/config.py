@@ -1,20 +1,16 @@
 """Detectron2's configuration of a run: a readable YAML file, bound to an encoder, an image set and a machine."""
 
 import os
-from pathlib import Path
-from typing import Annotated, Any, Literal
 
 import torch
 from detectron2.config import CfgNode, get_cfg
 from detectron2.engine import DefaultTrainer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from imagesets.annotated import AnnotatedSet
 from imagesets.pipeline import Pipeline
 from ringbench.errors import UsageError
-from ringbench.wording import nearest, sentences
+from transfer.detection.settings import CONFIGS, Settings, detector_inputs
 
-CONFIGS = Path(__file__).with_name("configs")
 FREEZE_AT = {"encoder": 5, "trunk": 4, "none": 0}  # stem .. res5, stem .. res4, nothing
 NAMES = {  # what takes the place of Detectron2's ResNet
     "build_resnet_backbone": "build_trunk_backbone",
@@ -24,41 +20,12 @@ NAMES = {  # what takes the place of Detectron2's ResNet
 }
 
 
-class Settings(BaseModel):
-    """What a protocol of the probe `detection` says."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    config: str  # a file of transfer/detection/configs
-    freeze: Literal["encoder", "trunk", "none"] = "encoder"
-    iterations: Annotated[int, Field(ge=1)] | None = None  # a schedule shortened to so many
-
-
-def settings(values: dict[str, Any]) -> Settings:
-    """Raises UsageError for an unknown or a wrong setting."""
-    try:
-        chosen = Settings.model_validate(values)
-    except ValidationError as error:
-        raise UsageError(next(sentences(error, Settings, "the protocol"))[1]) from None
-    known = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
-    if chosen.config not in known:
-        raise UsageError(f"no configuration {chosen.config!r} in {CONFIGS}{nearest(chosen.config, known)}")
-    return chosen
-
-
 def read(name: str) -> CfgNode:
     """The configuration of that name, with the section MODEL.TRUNK to be filled in."""
     cfg = get_cfg()
     cfg.MODEL.TRUNK = CfgNode({"ARCH": "", "STEM": ""})
     cfg.merge_from_file(str(CONFIGS / f"{name}.yaml"))
     return cfg
-
-
-def detector_inputs(pipeline: Pipeline) -> dict[str, str | list[float]]:
-    """A resolved pipeline in Detectron2's words: order of the channels, mean and std of pixels in 0..255 (CASES C13)."""
-    scale = 255 if pipeline.scale01 else 1
-    mean, std = ([scale * x for x in triple] for triple in (pipeline.mean or (0.0,) * 3, pipeline.std or (1.0,) * 3))
-    return {"INPUT.FORMAT": pipeline.colour.upper(), "MODEL.PIXEL_MEAN": mean, "MODEL.PIXEL_STD": std}
 
 
 def bound(
@@ -98,7 +65,7 @@ def bound(
 
 
 def scaled(cfg: CfgNode, batch: int | None, iterations: int | None) -> CfgNode:
-    """Another batch by the linear rule (Goyal et al. 2017), as Detectron2 applies it; then a shorter schedule, all in proportion."""
+    """Another batch by the linear rule (Goyal et al. 2017), as Detectron2 applies it; then a shorter schedule in proportion."""
     cfg = cfg.clone()
     if batch and batch != cfg.SOLVER.IMS_PER_BATCH:
         cfg.SOLVER.REFERENCE_WORLD_SIZE = cfg.SOLVER.IMS_PER_BATCH  # a worker for each image
