@@ -16,6 +16,7 @@ from bench.registry import Registry
 from ringbench import places
 from ringbench.errors import RingbenchError
 from ringbench.spec import Spec
+from transfer.spec import DETECTION
 
 PACKAGES = ("ringbench", "torch", "torchvision", "timm", "scikit-learn", "numpy", "pillow", "pydantic")
 OPTIONAL = {
@@ -134,8 +135,13 @@ def _illness(known: Registry, spec: Spec) -> str | None:
 def _tasks(known: Registry) -> Rows:
     """Tasks share the fate of their image set, so they are told together."""
     absent = {name: _illness(known, spec) for name, spec in known.imagesets.items()}
-    ready = [task.name for task in known.tasks.values() if not absent[task.imageset]]
+    there = [task for task in known.tasks.values() if not absent[task.imageset]]
+    detectors = [task.name for task in there if known.protocols[task.protocol].probe == DETECTION]
+    without = setup_detection.missing() if detectors else None
+    ready = [task.name for task in there if not (without and task.name in detectors)]
     yield "available", ", ".join(ready) or "none"
+    if without:
+        yield "unavailable", f"{', '.join(detectors)}: {without}"
     for imageset in filter(absent.get, absent):
         waiting = [task.name for task in known.tasks.values() if task.imageset == imageset]
         if waiting:

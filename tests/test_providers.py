@@ -15,7 +15,9 @@ from ringbench.errors import RingbenchError, Unavailable, UsageError
 
 
 def test_an_unknown_provider_is_a_usage_error_with_the_known_ones():
-    with pytest.raises(UsageError, match=r"unknown provider 'floder'.*coco, embedded, folder, manifest, shapes, torchvision, voc"):
+    with pytest.raises(
+        UsageError, match=r"unknown provider 'floder'.*coco, embedded, folder, manifest, shapes, torchvision, voc"
+    ):
         load(spec("floder"), Path())
 
 
