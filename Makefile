@@ -1,13 +1,18 @@
-# Two commands for a new user: `make demo` and `make test`. Each builds .venv first, pinned by constraints.txt.
+# Two commands for a new user: `make demo` and `make test`; `make detection-demo` trains detectors. Each builds .venv first, pinned by constraints.txt.
 PYTHON ?= python3
 BENCH = .venv/bin/bench
 
-.PHONY: demo detection test lint benchmarks clean
+.PHONY: demo detection detection-demo test lint benchmarks clean
 
 demo: .venv/installed
 	$(BENCH) demo
 
 detection: .venv/detection
+
+detection-demo: .venv/detection
+	$(BENCH) pretrain supervised_shapes --resume --out results/detection-demo/encoder
+	$(BENCH) run --backbone supervised_shapes --task 'shapes_*' --results results/detection-demo
+	$(BENCH) leaderboard show --results results/detection-demo
 
 test: .venv/installed
 	@$(MAKE) --no-print-directory .venv/detection || echo "without Detectron2 its tests are skipped" >&2

@@ -1,4 +1,4 @@
-"""A detector from its encoder to its record: each head trained for a moment, runs kept apart, and everything that must stop one."""
+"""A detector from its encoder to its record: each head trained for a moment, runs kept apart, and what must stop one."""
 
 import json
 import math
@@ -302,7 +302,7 @@ def test_boxes_and_masks_of_one_image_set_are_one_group_and_labels_another(tmp_p
     ],
 )
 def test_a_protocol_that_means_no_detector_is_a_problem_of_the_registry(tmp_path, protocol, sentence):
-    (tmp_path / "registry.yaml").write_text(f"protocols:\n  mine@1: {protocol}\n")
+    (tmp_path / "registry.yaml").write_text(f"protocols:\n  mine@1: {{title: x, source: x, {protocol}}}\n")
     told = bench("validate")
     assert told.exit_code == 2
     assert "registry.yaml:2:" in told.output
@@ -310,23 +310,12 @@ def test_a_protocol_that_means_no_detector_is_a_problem_of_the_registry(tmp_path
 
 
 def test_a_task_told_by_a_number_that_was_not_measured_is_a_failure_with_the_known_ones(tmp_path):
-    known = registry.load()
-    spec = known.tasks["shapes_det"].model_copy(update={"metric": "box_AP5"})
     from bench.cells import finish
     from ringbench.errors import RingbenchError
 
-    cell = planning.Cell(
-        known.backbones["random_resnet18"], spec, known.protocols["shapes-c4@1"], known.imagesets["shapes"], 0, tmp_path
-    )
+    known = registry.load()
+    task = known.tasks["shapes_det"].model_copy(update={"metric": "box_AP5"})
+    specs = known.backbones["random_resnet18"], task, known.protocols["shapes-c4@1"], known.imagesets["shapes"]
+    nothing = {"inputs": {}, "certificate": {}, "images": None, "pipeline": "", "skipped": {}, "notes": []}
     with pytest.raises(RingbenchError, match="told by box_AP5, which was not measured; there are box_AP50"):
-        finish(
-            cell,
-            {"metrics": {"box_AP50": {}}},
-            Options(tmp_path, tmp_path),
-            inputs={},
-            certificate={},
-            images=None,
-            pipeline="",
-            skipped={},
-            notes=[],
-        )
+        finish(planning.Cell(*specs, 0, tmp_path), {"metrics": {"box_AP50": {}}}, Options(tmp_path, tmp_path), **nothing)

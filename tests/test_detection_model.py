@@ -88,7 +88,7 @@ def test_other_weights_than_the_encoders_stop_before_the_first_step(shapes):
     _, model = detector(shapes, backbone)
     with torch.no_grad():
         detectors.bottom(model).body.network.layer2[0].conv1.weight[0, 0, 0, 0] += 1
-    with pytest.raises(RingbenchError, match="^res3 of the detector differs"):
+    with pytest.raises(RingbenchError, match=r"^res3 of the detector differs"):
         checks.check_parity(model, backbone, backbone.trunk, PIPELINE, shapes.splits["train"].images[0]["file_name"])
 
 
