@@ -65,6 +65,20 @@ def measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
                 yield fail(cell, error, options)
 
 
+def cost(cells: list[Cell], options: Options) -> str:
+    """What cells of one group will take, in words; nothing is computed, but annotations are read."""
+    from transfer.detection import config
+
+    images = annotated.load(cells[0].imageset, options.data)
+    n = {split: len(part.images) for split, part in images.splits.items()}
+    schedules = []
+    for protocol in {cell.protocol.name: cell.protocol for cell in cells}.values():
+        chosen = settings(protocol.settings)
+        cfg = config.scaled(config.read(chosen.config), options.batch, chosen.iterations)
+        schedules.append(f"{protocol.name}: {config.schedule(cfg)}")
+    return f"{'; '.join(schedules)}; of {n['train']:,} images, tested on {n['test']:,}"
+
+
 def folder_of(cell: Cell, results: Path) -> Path:
     """Where a detector's log, checkpoints and predictions are: beside the results, by the image set's name."""
     return results / cell.backbone.name / cell.imageset.name / f"{cell.protocol.name}.seed{cell.seed}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from detectron2.config import CfgNode
 from detectron2.engine import launch
+from torch.multiprocessing import ProcessRaisedException
 
 from backbones.trunk import FrozenBackbone, trunk_sha256
 from imagesets.annotated import AnnotatedSet
@@ -76,7 +77,10 @@ def measure(
     if not (folder / "finished.json").exists():
         print(f"{label}: {config.schedule(cfg)}; log in {folder / 'log.txt'}", file=sys.stderr, flush=True)
         job = Job(cfg, images, backbone, trunk, pipeline, dtype, seed, overfit_check, label)
-        launch(work, nproc, dist_url="auto", args=(job,))
+        try:
+            launch(work, nproc, dist_url="auto", args=(job,))
+        except ProcessRaisedException as error:  # of several processes; the last line is the error itself
+            raise RingbenchError(str(error).strip().splitlines()[-1].partition(": ")[2]) from None
         backbone.verify()
     finished = json.loads((folder / "finished.json").read_text())
     scores = _scores(cfg, images, folder / "predictions.json", seed)
