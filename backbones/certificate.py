@@ -13,8 +13,9 @@ from ringbench.errors import RingbenchError
 
 # What a stem assumes about the network that no tensor in the file shows (backbones.stems).
 ASSUMED = {
-    "cifar": "the 3x3 stem is padded by 1 and not followed by pooling",
-    "cifar_pad2": "the 3x3 stem is padded by 2 and not followed by pooling",
+    "cifar": "the 3x3 stem has stride 1, is padded by 1 and not followed by pooling",
+    "cifar_pad2": "the 3x3 stem has stride 1, is padded by 2 and not followed by pooling",
+    "cifar_s2": "the 3x3 stem has stride 2, is padded by 1 and not followed by pooling",
     "same_pool": "max pooling is padded as TensorFlow's SAME",
     "same": "every layer of stride 2 is padded as TensorFlow's SAME",
     "lab": "inputs are CIE Lab",

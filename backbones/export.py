@@ -38,7 +38,7 @@ def write(backbone: FrozenBackbone, target: Target, out: Path, pipeline: str, de
         case "safetensors":
             data = save(state, metadata={SAID: json.dumps(said, sort_keys=True)})
         case "torchvision":
-            _only(certificate, ("imagenet", "cifar", "cifar_pad2"), target)
+            _only(certificate, ("imagenet", "cifar", "cifar_pad2", "cifar_s2"), target)
             buffer = io.BytesIO()  # in a named file the name would become part of it
             torch.save(state, buffer)
             data = buffer.getvalue()

@@ -19,7 +19,9 @@ Arch = Literal[
     "resnet18x0.5",
     "resnet50x0.5",
 ]
-Stem = Literal["imagenet", "same_pool", "same", "cifar", "cifar_pad2", "lab", "ydbdr"]  # what each is: backbones/stems.py
+Stem = Literal[
+    "imagenet", "same_pool", "same", "cifar", "cifar_pad2", "cifar_s2", "lab", "ydbdr"
+]  # what each is: backbones/stems.py
 
 
 class ReferenceScore(BaseModel):

@@ -5,6 +5,7 @@ same_pool   the same, max pooling padded as TensorFlow's SAME does (google-resea
 same        as `same_pool`, and every other layer of stride 2 is padded so too (dm-haiku's ResNet, which BYOL uses)
 cifar       3x3 convolution of stride 1, no pooling (Chen et al. 2020, SimCLR, appendix B.9)
 cifar_pad2  the same padded by 2 instead of 1: 32 pixels become 34 (solo-learn, solo/methods/base.py)
+cifar_s2    the same of stride 2: a quarter of the work, for training small images on a CPU
 lab, ydbdr  two `imagenet` streams, one on lightness, one on the two colour channels (Tian et al. 2020, CMC)
 """
 
@@ -37,9 +38,9 @@ class SameMaxPool2d(nn.MaxPool2d):
         return functional.max_pool2d(_same_padding(x, self.kernel_size, self.stride), self.kernel_size, self.stride)
 
 
-def convolution(channels: int, out: int, kernel: int, padding: int = 3) -> nn.Conv2d:
-    """The first convolution, initialised as torchvision does: of stride 2 if it is 7x7, else of stride 1."""
-    first = nn.Conv2d(channels, out, kernel, 2 if kernel == 7 else 1, padding, bias=False)
+def convolution(channels: int, out: int, kernel: int = 7, stride: int = 2, padding: int = 3) -> nn.Conv2d:
+    """The first convolution, initialised as torchvision does."""
+    first = nn.Conv2d(channels, out, kernel, stride, padding, bias=False)
     nn.init.kaiming_normal_(first.weight, mode="fan_out", nonlinearity="relu")
     return first
 
@@ -47,10 +48,11 @@ def convolution(channels: int, out: int, kernel: int, padding: int = 3) -> nn.Co
 def fit(network: nn.Module, stem: str, channels: int) -> None:
     """Turn torchvision's ResNet, as it is built, into the one that `stem` stands for, with an input of so many channels."""
     if stem.startswith("cifar"):
-        network.conv1 = convolution(channels, network.conv1.out_channels, 3, padding=2 if stem == "cifar_pad2" else 1)
+        stride, padding = 2 if stem == "cifar_s2" else 1, 2 if stem == "cifar_pad2" else 1
+        network.conv1 = convolution(channels, network.conv1.out_channels, 3, stride, padding)
         network.maxpool = nn.Identity()
     elif channels != 3:
-        network.conv1 = convolution(channels, network.conv1.out_channels, 7)
+        network.conv1 = convolution(channels, network.conv1.out_channels)
     if stem in ("same_pool", "same"):
         network.maxpool = SameMaxPool2d(3, 2)
     if stem == "same":

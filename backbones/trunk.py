@@ -56,7 +56,7 @@ class _ResNet(resnet.ResNet):
         self._width, self._stem = layers.width, layers.stem
         super().__init__(layers.block, list(layers.blocks), width_per_group=layers.per_group)
         if layers.stem != 64:
-            self.conv1, self.bn1 = stems.convolution(3, layers.stem, 7), nn.BatchNorm2d(layers.stem)
+            self.conv1, self.bn1 = stems.convolution(3, layers.stem), nn.BatchNorm2d(layers.stem)
 
     def _make_layer(self, block, planes, *args, **options) -> nn.Sequential:
         if planes == 64:  # the first stage: what comes in is the stem's

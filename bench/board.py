@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench import listing, results
+from bench import results
 from bench.leaderboard import Entry, Table, entries, tables
+from bench.page import page
 from ringbench import files
 from ringbench.errors import UsageError
 
@@ -42,7 +43,7 @@ def show(results_dir: Path, tasks: Iterable[str] = ()) -> None:
     board = entries(results.read_all(results_dir), tasks)
     if not board:
         raise UsageError(f"no results in {results_dir}; `bench run` makes them, --results DIR says where they are")
-    with listing.page() as out:
+    with page() as out:
         for table in tables(board):
             rows = _cells(table)
             for columns in _that_fit(rows, out.width):

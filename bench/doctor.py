@@ -11,7 +11,8 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from backbones.spec import BackboneSpec
-from bench import listing, registry, setup_detection
+from bench import registry, setup_detection, showing
+from bench.page import page
 from bench.registry import Registry
 from ringbench import places
 from ringbench.errors import RingbenchError
@@ -38,7 +39,7 @@ def main(extra: Path | None) -> None:
         "IMAGE SETS": lambda: _entries(known, "imagesets"),
         "TASKS": lambda: _tasks(known),
     }
-    with listing.page() as out:
+    with page() as out:
         for title, rows in sections.items():
             table = Table.grid(padding=(0, 2, 0, 0))
             table.add_column(no_wrap=True, min_width=12)
@@ -125,7 +126,7 @@ def _illness(known: Registry, spec: Spec) -> str | None:
     try:
         if isinstance(spec, BackboneSpec):
             sources.require(spec)  # also compares the digest of a file that is there
-        return listing.missing(known, spec)
+        return showing.missing(known, spec)
     except RingbenchError as error:
         return str(error).removeprefix(f"{spec.name}: ")
     except Exception as error:

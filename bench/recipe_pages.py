@@ -4,7 +4,8 @@ import json
 
 from rich.table import Table
 
-from bench.listing import page
+from bench.listing import table as print_table
+from bench.page import page
 from pretrain import recipe as recipes
 
 COLUMNS = ("name", "objective", "imageset", "arch", "epochs", "batch_size", "aliases")
@@ -16,20 +17,13 @@ def show_all(as_json: bool) -> None:
     if as_json:
         print(json.dumps({"recipes": found}, indent=2))
         return
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in COLUMNS:
-        table.add_column(column.replace("_", " "), no_wrap=column == "name")
-    for each in found:
-        table.add_row(*(", ".join(each[key]) if key == "aliases" else str(each[key]) for key in COLUMNS))
-    with page() as out:
-        out.print("RECIPES", style="bold")
-        out.print(table)
+    shown = [each | {"aliases": ", ".join(each["aliases"])} for each in found]
+    print_table("recipes", [{column.replace("_", " "): str(each[column]) for column in COLUMNS} for each in shown])
 
 
 def show(word: str) -> None:
     """What the files say about a recipe, and every value with the place it comes from."""
-    name = recipes.full_name(word)
-    draft, recipe = recipes.draft(name), recipes.load(name)
+    draft, recipe = recipes.draft(word), recipes.load(word)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -40,7 +34,8 @@ def show(word: str) -> None:
         place = draft.places.get((key,), "").removeprefix(f"{recipes.FOLDER}/")
         table.add_row(key, str(value), place if key in recipe.model_fields_set else "")
     with page() as out:
-        out.print(f"recipe {name}" + (f" ({word} is an alias)" if word != name else ""), style="bold")
+        alias = f" ({word} is an alias)" if word != recipe.name and not recipes.is_file(word) else ""
+        out.print(f"recipe {recipe.name}{alias}", style="bold")
         out.print(table)
         for file, header in draft.headers.items():
             out.print(f"\n{file}", style="bold")

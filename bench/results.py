@@ -24,10 +24,15 @@ def path_of(results: Path, backbone: str, task: str, protocol: str, seed: int, *
     return results / backbone / task / f"{protocol}.seed{seed}{'.failed' if failed else ''}.json"
 
 
+def _place(record: Record) -> Path:
+    """Where below the results a record belongs, told from its content."""
+    cell = (str(record[part]) for part in ("backbone", "task", "protocol", "seed"))
+    return path_of(Path(), *cell, failed=record["status"] == "failed")
+
+
 def write(results: Path, record: Record) -> Path:
     """Write a record to its place, atomically. A success takes the place of an earlier failure."""
-    cell = record["backbone"], record["task"], record["protocol"], record["seed"]
-    failure, path = path_of(results, *cell, failed=True), path_of(results, *cell, failed=record["status"] == "failed")
+    path, failure = results / _place(record), results / _place(record | {"status": "failed"})
     files.write_json(path, {"schema": SCHEMA, **record})
     if path != failure:
         failure.unlink(missing_ok=True)
@@ -35,7 +40,7 @@ def write(results: Path, record: Record) -> Path:
 
 
 def read(path: Path) -> Record:
-    """Raises RingbenchError if the file is no result of a schema this version knows."""
+    """Raises RingbenchError if the file is no result of a schema this version knows, or that of another cell."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -47,6 +52,8 @@ def read(path: Path) -> Record:
         raise RingbenchError(f"{path} is not a whole result: it lacks {', '.join(sorted(lacking))}; move it away")
     if record["schema"] != SCHEMA:
         raise RingbenchError(f"{path} has result schema {record['schema']}, this version reads {SCHEMA}; update ringbench")
+    if path.parts[-3:] != _place(record).parts:
+        raise RingbenchError(f"{path} is a copy or was renamed: its content belongs in {_place(record)}; move it away")
     return record
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from backbones import downloads, sources
 from backbones.spec import BackboneSpec
-from bench import listing
+from bench.page import page
 from bench.registry import Registry
 from ringbench.errors import RingbenchError, UsageError
 from ringbench.network import offline
@@ -39,7 +39,7 @@ def command(registry: Registry, patterns: list[str], *, online: bool) -> int:
         table.add_row(*row[:4])
     changed, gone = [row.changed for row in rows if row.changed], sum(row.gone for row in rows)
     there = sum(row.file != "not there" for row in rows)
-    with listing.page() as out:
+    with page() as out:
         out.print(table)
         for sentence in changed:
             out.print(sentence)

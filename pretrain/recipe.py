@@ -2,7 +2,7 @@
 
 Nobody writes a recipe out: `METHOD_DATASET` is the file of the method, then that of the data set laid over it, then the command
 line's `--set key=value`. A method that `extends` another is laid over it first. Under `methods`, a data set's file holds what
-applies to one method, and to those that extend it, there.
+applies to one method, and to those that extend it, there. A file of the user's own `extends` a recipe by its name.
 """
 
 import contextlib
@@ -139,13 +139,45 @@ def full_name(word: str) -> str:
     return known[word]
 
 
+def is_file(word: str) -> bool:
+    """Whether `word` is the path of a recipe of the user's own."""
+    return word.endswith((".yaml", ".yml"))
+
+
 def load(word: str, changes: list[str] | None = None) -> Recipe:
-    """The recipe called `word`, with `key=value` changes. Raises UsageError with file and line of whatever is wrong."""
+    """The recipe called `word`, or in that file, with `key=value` changes.
+
+    Raises UsageError with file and line of whatever is wrong.
+    """
     return _validated(draft(word, changes))
 
 
 def draft(word: str, changes: list[str] | None = None) -> Draft:
-    name = full_name(word)
+    result = _own(Path(word)) if is_file(word) else _generated(full_name(word))
+    for change in changes or []:
+        _change(result, change)
+    return result
+
+
+def _own(path: Path) -> Draft:
+    """A recipe of the user's own, over the one that it extends; its name is the file's where it gives none."""
+    try:
+        value, lines, header = _read(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the recipe {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not isinstance(value.get("extends"), str):
+        raise UsageError(f"{path}:1: a recipe of your own starts from another: add `extends: NAME` (`bench list recipes`)")
+    try:
+        result = _generated(full_name(value.pop("extends")))
+    except UsageError as error:
+        raise UsageError(f"{path}:{lines['extends',]}: {error}") from None
+    result.headers[str(path)] = header
+    result.value["name"] = path.stem
+    result.lay(value, {keys: f"{path}:{line}" for keys, line in lines.items()})
+    return result
+
+
+def _generated(name: str) -> Draft:
     method, _, dataset = name.rpartition("_")
     result = Draft()
     result.places[()] = str(FOLDER)
@@ -166,8 +198,6 @@ def draft(word: str, changes: list[str] | None = None) -> Draft:
             prefix = ("methods", each)
             result.lay(special[each], {p[2:]: place for p, place in places.items() if p[:2] == prefix})
     result.value |= {"name": name, "method": method, "title": ", ".join(title)}
-    for change in changes or []:
-        _change(result, change)
     return result
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bench import doctor, listing, registry
+from bench import doctor, registry, showing
 from bench.cli import app
 
 
@@ -91,14 +91,14 @@ def test_a_torch_that_cannot_be_imported_is_told_and_the_rest_goes_on(monkeypatc
 
 
 def test_an_image_set_that_breaks_its_provider_is_told_and_the_rest_goes_on(monkeypatch):
-    usual = listing.missing
+    usual = showing.missing
 
     def missing(known, spec):
         if spec.name == "dtd":
             raise ZeroDivisionError("three of nothing")
         return usual(known, spec)
 
-    monkeypatch.setattr(listing, "missing", missing)
+    monkeypatch.setattr(showing, "missing", missing)
     text = examined()
     assert row(text, "dtd") == "ZeroDivisionError: three of nothing"
     assert row(text, "digits") == "available"

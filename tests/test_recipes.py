@@ -182,3 +182,37 @@ print("torch" in sys.modules, "numpy" in sys.modules, file=sys.stderr)
     environment = os.environ | {"PYTHONPATH": str(recipes.FOLDER.parents[1])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "False False"
+
+
+def test_a_file_of_ones_own_extends_a_recipe_and_is_called_as_the_file_is(tmp_path):
+    path = tmp_path / "short.yaml"
+    path.write_text("extends: iring_cifar10\nepochs: 3\nnegatives: {w_l: 50}\n")
+    recipe, base = recipes.load(str(path), ["lr=0.1"]), recipes.load("iring_cifar10")
+    assert (recipe.name, recipe.epochs, recipe.lr, recipe.negatives.w_l, recipe.negatives.w_u) == ("short", 3, 0.1, 50, 99)
+    same = base.model_dump(exclude={"name", "epochs", "lr", "negatives"})
+    assert recipe.model_dump(exclude={"name", "epochs", "lr", "negatives"}) == same
+    shown = invoke("show", str(path))
+    assert shown.exit_code == 0
+    assert f"{path}:2" in shown.output.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("epochs: 3\n", ":1: a recipe of your own starts from another"),
+        ("epochs: 3\nextends: irong_cifar10\n", ':2: unknown recipe "irong_cifar10"; did you mean "iring_cifar10"'),
+        ("extends: iring_cifar10\nepoch: 3\n", ':2: unknown key "epoch" in recipe "own"; did you mean "epochs"?'),
+        ("extends: iring_cifar10\nepochs: many\n", ':2: "epochs" of recipe "own" is "many"'),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_ones_own_is_told_with_its_line(tmp_path, text, sentence):
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as error:
+        recipes.load(str(path))
+    assert str(error.value).startswith(f"{path}{sentence}")
+
+
+def test_a_missing_recipe_file_is_one_sentence():
+    with pytest.raises(UsageError, match=r"the recipe nowhere\.yaml cannot be read: No such file"):
+        recipes.load("nowhere.yaml")

@@ -3,6 +3,7 @@ import csv
 import json
 import multiprocessing
 import random
+import re
 
 import pytest
 
@@ -110,6 +111,28 @@ def test_a_result_of_a_later_schema_is_refused(tmp_path):
     path.write_text(json.dumps(record() | {"schema": results.SCHEMA + 1}))
     with pytest.raises(RingbenchError, match="update ringbench"):
         results.read(path)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "other/digits_knn/knn@1.seed0.json",  # cp -r results/enc results/other
+        "enc/mnist_knn/knn@1.seed0.json",
+        "enc/digits_knn/knn@1.seed1.json",
+        "enc/digits_knn/logreg@1.seed0.json",
+        "enc/digits_knn/knn@1.seed0.failed.json",
+        "enc/digits_knn/knn@1.seed0 (copy).json",
+        "enc/digits_knn/knn@1.seed00.json",
+    ],
+)
+def test_a_result_in_the_place_of_another_cell_is_named_and_never_counted(tmp_path, place):
+    original = results.write(tmp_path, record())
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / place).write_bytes(original.read_bytes())
+    with pytest.raises(RingbenchError, match=rf"{re.escape(place)} is a copy .* enc/digits_knn/knn@1\.seed0\.json"):
+        results.read_all(tmp_path)
+    column = [*results.read_column(tmp_path, "digits_knn", "knn@1"), *results.read_column(tmp_path, "mnist_knn", "knn@1")]
+    assert column == [record()]
 
 
 def _write_many(folder, worker):

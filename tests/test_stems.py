@@ -67,6 +67,12 @@ def test_padding_2_makes_34_pixels_of_32_as_in_solo_learn():
     assert [value.shape[-1] for value in levels.values()] == [34, 17, 9, 5]
 
 
+def test_stride_2_halves_the_maps_of_the_cifar_stem_and_keeps_its_tensors():
+    fast, usual = (Trunk("resnet18", stem) for stem in ("cifar_s2", "cifar"))
+    assert [value.shape[-1] for value in fast(torch.zeros(1, 3, 32, 32)).values()] == [16, 8, 4, 2]
+    assert {k: v.shape for k, v in fast.state_dict().items()} == {k: v.shape for k, v in usual.state_dict().items()}
+
+
 def test_lab_and_ydbdr_are_scikit_images():
     """Values of skimage.color.rgb2lab and rgb2ydbdr, scikit-image 0.26, for uint8 pixels."""
     pixels = torch.tensor([[1, 2, 3], [192, 67, 251], [195, 103, 9], [211, 21, 242], [36, 87, 70], [216, 88, 140]])
@@ -115,7 +121,7 @@ def test_half_types_convert_colours_in_float32():
     assert functional.cosine_similarity(exact, half).min() > 0.999
 
 
-@pytest.mark.parametrize("stem", ["same", "same_pool", "cifar_pad2", "ydbdr"])
+@pytest.mark.parametrize("stem", ["same", "same_pool", "cifar_pad2", "cifar_s2", "ydbdr"])
 def test_folded_batch_norms_give_the_unfolded_features_behind_every_stem(stem):
     trunk = random_trunk("resnet18", stem, 0).eval()
     for module in trunk.modules():

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from transfer.detection.matching import IGNORED, TRUE, Matches
 
-TOGETHER = 256  # resamples: a block of sums then fits the cache
+TOGETHER = 128  # resamples: a block of sums then fits the cache
 EPS = np.spacing(1)  # as COCO's own code divides
 
 
