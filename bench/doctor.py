@@ -11,17 +11,17 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from backbones.spec import BackboneSpec
-from bench import registry, showing
+from bench import registry, setup_detection, showing
 from bench.page import page
 from bench.registry import Registry
 from ringbench import places
 from ringbench.errors import RingbenchError
 from ringbench.spec import Spec
+from transfer.spec import DETECTION
 
 PACKAGES = ("ringbench", "torch", "torchvision", "timm", "scikit-learn", "numpy", "pillow", "pydantic")
 OPTIONAL = {
-    "detectron2": "pip install 'ringbench[detection]' && "
-    "pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2",
+    "detectron2": setup_detection.COMMAND,
     "tensorflow-datasets": "pip install 'ringbench[tfds]'",
     "submitit": "pip install 'ringbench[slurm]'",
 }
@@ -136,8 +136,13 @@ def _illness(known: Registry, spec: Spec) -> str | None:
 def _tasks(known: Registry) -> Rows:
     """Tasks share the fate of their image set, so they are told together."""
     absent = {name: _illness(known, spec) for name, spec in known.imagesets.items()}
-    ready = [task.name for task in known.tasks.values() if not absent[task.imageset]]
+    there = [task for task in known.tasks.values() if not absent[task.imageset]]
+    detectors = [task.name for task in there if known.protocols[task.protocol].probe == DETECTION]
+    without = setup_detection.missing() if detectors else None
+    ready = [task.name for task in there if not (without and task.name in detectors)]
     yield "available", ", ".join(ready) or "none"
+    if without:
+        yield "unavailable", f"{', '.join(detectors)}: {without}"
     for imageset in filter(absent.get, absent):
         waiting = [task.name for task in known.tasks.values() if task.imageset == imageset]
         if waiting:

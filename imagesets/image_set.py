@@ -14,7 +14,7 @@ from imagesets.decode import decode
 from imagesets.providers import missing
 from imagesets.providers.source import Source, no_training_images
 from imagesets.spec import ImagesetSpec
-from ringbench.errors import RingbenchError, Unavailable
+from ringbench.errors import RingbenchError, Unavailable, UsageError
 from ringbench.network import offline
 
 __all__ = ["ImageSet", "load", "missing"]
@@ -88,6 +88,8 @@ def load(spec: ImagesetSpec, data_dir: Path, *, download: bool = False) -> Image
     RingbenchError where what is there does not fit: another number of classes, a class without a training image.
     """
     provider, root = providers.find(spec.provider), providers.root_of(spec, data_dir)
+    if not hasattr(provider, "load"):
+        raise UsageError(f"image set '{spec.name}' has boxes, not a label for each image; it is for tasks of detection")
     reason = provider.missing(spec, root)
     if reason and download and not offline() and hasattr(provider, "download"):
         provider.download(spec, root)

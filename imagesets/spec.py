@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ringbench.spec import Name, Spec
 
@@ -19,6 +19,36 @@ class SplitRule(BaseModel):
     seed: int = 0  # of the cut; a run's seed never moves it
 
 
+class Part(BaseModel):
+    """Images with boxes, as one file lists them; paths are below the root."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    annotations: str  # COCO: the JSON file. VOC: the list of images, such as VOC2007/ImageSets/Main/trainval.txt
+    images: str | None = None  # COCO: folder of the images, default the root. VOC has them in JPEGImages beside ImageSets
+
+
+class KeypointSpec(BaseModel):
+    """What the keypoints of an object are, in the order of the annotations."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    names: Annotated[list[str], Field(min_length=1)]
+    flip_pairs: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(
+        default_factory=list
+    )  # names that a mirror exchanges
+    sigmas: list[Annotated[float, Field(gt=0, strict=False)]]  # of each: how far annotators disagree, in units of sqrt(area)
+
+    @model_validator(mode="after")
+    def _fit(self) -> "KeypointSpec":
+        if len(set(self.names)) < len(self.names) or len(self.sigmas) != len(self.names):
+            raise ValueError(f"one sigma for each of {len(self.names)} different names")
+        paired = [name for pair in self.flip_pairs for name in pair]
+        if len(set(paired)) < len(paired) or not set(paired) <= set(self.names):
+            raise ValueError("flip_pairs of two different names each, every name at most once")
+        return self
+
+
 class ImagesetSpec(Spec):
     """One image set. `provider` names a file in imagesets/providers."""
 
@@ -30,4 +60,8 @@ class ImagesetSpec(Spec):
     metric: Literal["top1", "mean_per_class"] = "top1"
     geometry: str | None = None  # replaces the geometric steps of a backbone's pipeline, e.g. `resize(64,bilinear)`
     splits: SplitRule = SplitRule()
+    train: list[Part] = Field(default_factory=list)  # of the coco and voc providers, as are the next three
+    test: list[Part] = Field(default_factory=list)
+    class_names: list[str] | None = None  # which classes count, in this order; default: those the training annotations name
+    keypoints: KeypointSpec | None = None
     source: str | None = None  # where a person gets the files

@@ -77,6 +77,13 @@ def _expected(finding: Any) -> str:
 def _known_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     for part in path:
         if field := model.model_fields.get(str(part)):
-            inner = (field.annotation, *get_args(field.annotation))
-            model = next(kind for kind in inner if isinstance(kind, type) and issubclass(kind, BaseModel))
+            model = next(_models(field.annotation))
     return [key for key in model.model_fields if key != "name"]
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that a type such as `list[Part] | None` speaks of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)

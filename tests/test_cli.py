@@ -21,7 +21,8 @@ CONTRACT = {
     "list": "--json",
     "show": "",
     "validate": "",
-    "run": "--backbone --task --seed --device --dtype --data --results --dry-run --json --force --on-bad-image --download",
+    "run": "--backbone --task --seed --device --dtype --data --results --dry-run --json --force --on-bad-image --download "
+    "--batch --iterations --nproc --no-overfit-check",
     "register": "--arch --stem --format --checkpoint-key --pipeline --imageset --alias",
     "convert": "--to --out --arch --stem --format --checkpoint-key --pipeline",
     "registry": "",
@@ -31,6 +32,7 @@ CONTRACT = {
     "leaderboard show": "--results --task",
     "leaderboard export": "--results --format --out --task --wide",
     "doctor": "",
+    "setup": "--from-source",
     "demo": "",
 }
 BROKEN = "backbones:\n  net:\n    titel: x\n"

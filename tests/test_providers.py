@@ -15,14 +15,16 @@ from ringbench.errors import RingbenchError, Unavailable, UsageError
 
 
 def test_an_unknown_provider_is_a_usage_error_with_the_known_ones():
-    with pytest.raises(UsageError, match=r"unknown provider 'floder'.*embedded, folder, manifest, torchvision"):
+    with pytest.raises(
+        UsageError, match=r"unknown provider 'floder'.*coco, embedded, folder, manifest, shapes, torchvision, voc"
+    ):
         load(spec("floder"), Path())
 
 
 @pytest.mark.parametrize("name", providers.PROVIDERS)
-def test_every_registered_provider_answers_missing_and_load(name):
+def test_every_registered_provider_answers_missing_and_gives_labels_or_boxes(name):
     module = providers.find(name)
-    assert callable(module.missing) and callable(module.load)
+    assert callable(module.missing) and callable(getattr(module, "load", None) or module.boxes)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,16 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Measure again what is already there.")] = False,
     on_bad_image: Annotated[Literal["stop", "skip"], typer.Option(help="What an unreadable image does.")] = "stop",
     download: Annotated[bool, typer.Option("--download", help="Fetch what is missing and can be fetched.")] = False,
+    batch: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Detectors: images of an iteration; the schedule follows.")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Detectors: a schedule shortened to N, a protocol of its own.")
+    ] = None,
+    nproc: Annotated[int, typer.Option(metavar="N", min=1, help="Detectors: processes, one for each GPU.")] = 1,
+    no_overfit_check: Annotated[
+        bool, typer.Option("--no-overfit-check", help="Detectors: do not try on ten images first.")
+    ] = False,
 ) -> None:
     """Measure backbones on tasks. What is already measured is skipped."""
     from bench import registry
@@ -31,9 +41,23 @@ def run(
     from bench.plan import Options
     from ringbench import places
 
+    options = Options(
+        results,
+        data or places.data(),
+        device,
+        dtype,
+        on_bad_image,
+        download,
+        force,
+        ctx.obj.debug,
+        batch,
+        iterations,
+        nproc,
+        not no_overfit_check,
+    )
     code = running.command(
         registry.load(ctx.obj.registry),
-        Options(results, data or places.data(), device, dtype, on_bad_image, download, force, ctx.obj.debug),
+        options,
         backbones=backbone,
         tasks=task,
         seeds=seed or [0],

@@ -2,7 +2,8 @@
 
 A provider module has
   missing(spec, root) -> str | None   one sentence why the set cannot be used and where its files go; cheap, without torch
-  load(spec, root) -> Source          called where `missing` found nothing
+  load(spec, root) -> Source          images with a label each; called where `missing` found nothing
+  boxes(spec, root) -> Boxes          images with boxes; a module has one of the two, or both
   download(spec, root)                optional: fetch the files
 """
 
@@ -14,10 +15,13 @@ from imagesets.spec import ImagesetSpec
 from ringbench.errors import UsageError
 
 PROVIDERS = {
+    "coco": "imagesets.providers.coco",
     "embedded": "imagesets.providers.embedded",
     "folder": "imagesets.providers.folder",
     "manifest": "imagesets.providers.manifest",
+    "shapes": "imagesets.providers.shapes",
     "torchvision": "imagesets.providers.torchvision",
+    "voc": "imagesets.providers.voc",
 }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from imagesets.spec import ImagesetSpec
+from imagesets.spec import ImagesetSpec, KeypointSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +25,17 @@ class Source:
     root: Path | None = None
     images: np.ndarray | None = None  # uint8, n x H x W (gray) or n x H x W x 3
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Images with boxes, as COCO documents of `train` and `test`: images (`file_name` absolute), annotations, categories."""
+
+    splits: dict[str, dict[str, Any]]
+    root: Path
+    style: Literal["coco", "voc"] = "coco"  # whose evaluation goes with them
+    keypoints: KeypointSpec | None = None  # of a set that knows its own
+    problems: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # split: (problem, example)
 
 
 def absent(spec: ImagesetSpec, path: Path) -> str:

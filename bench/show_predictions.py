@@ -1,0 +1,125 @@
+"""Ground truth beside predictions, as pictures."""
+
+import colorsys
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from imagesets import annotated, masks
+from imagesets.annotated import AnnotatedSet
+from imagesets.decode import decode
+from imagesets.spec import ImagesetSpec
+from ringbench.errors import RingbenchError, Unavailable
+from ringbench.files import atomic_path
+
+SHORTER = 480  # pixels that the shorter edge of an image has at least, so that labels can be read
+GAP, HEADING, TEXT, LINE = 12, 30, 15, 2  # pixels
+OPACITY = 0.45  # of masks
+INK, PAPER = (40, 40, 40), (250, 250, 250)
+Record = dict[str, Any]
+
+
+def command(imageset: ImagesetSpec, data: Path, predictions: Path, out: Path, *, n: int, score: float) -> None:
+    """Write pictures of `n` test images, spread evenly over those with an object, and print their paths.
+
+    `predictions` is a file of COCO results, those below `score` are left out. Raises Unavailable where it cannot be read,
+    RingbenchError where it holds something else.
+    """
+    images, found = annotated.load(imageset, data), _read(predictions)
+    split = images.splits["test"]
+    truths = _by_image(split.annotations)
+    with_objects = [image for image in split.images if image["id"] in truths]
+    chosen = np.unique(np.linspace(0, len(with_objects) - 1, n).round().astype(int))
+    shown = _by_image([p for p in found if p["score"] >= score])
+    for image in (with_objects[i] for i in chosen):
+        path = out / f"{Path(image['file_name']).stem}.png"
+        picture = side_by_side(images, image, truths[image["id"]], shown[image["id"]], f"predicted, score at least {score:g}")
+        with atomic_path(path) as temporary:
+            picture.save(temporary, "PNG")
+        print(path)
+
+
+def side_by_side(images: AnnotatedSet, image: Record, truths: list[Record], found: list[Record], heading: str) -> Image.Image:
+    """An image twice: with its objects, and with what was found."""
+    scale = max(1.0, SHORTER / min(image["height"], image["width"]))
+    width, height = round(image["width"] * scale), round(image["height"] * scale)
+    picture = Image.new("RGB", (2 * width + 3 * GAP, height + HEADING + GAP), PAPER)
+    font = ImageFont.load_default(TEXT)
+    for column, (records, words) in enumerate(((truths, "annotated"), (found, heading))):
+        left = GAP + column * (width + GAP)
+        ImageDraw.Draw(picture).text((left, HEADING / 2), f"{words}: {len(records)}", INK, font, anchor="lm")
+        picture.paste(_drawn(images, image, records, scale), (left, HEADING))
+    return picture
+
+
+def _drawn(images: AnnotatedSet, image: Record, records: list[Record], scale: float) -> Image.Image:
+    canvas = Image.fromarray(decode(image["file_name"]))
+    canvas = canvas.resize((round(image["width"] * scale), round(image["height"] * scale)), Image.Resampling.BICUBIC)
+    names = dict(zip(images.category_ids, images.classes, strict=True))
+    colours = {key: _colour(place) for place, key in enumerate(names)}
+    # Large things first and labels last, so that nothing is hidden; of two labels the one with the better score is on top.
+    records = sorted(records, key=lambda record: -record["bbox"][2] * record["bbox"][3])
+    for record in records:
+        if segmentation := record.get("segmentation"):
+            mask = Image.fromarray(masks.pixels(segmentation, image["height"], image["width"])).convert("L")
+            mask = mask.point(lambda level: round(level * OPACITY)).resize(canvas.size)
+            canvas.paste(colours[record["category_id"]], mask=mask)
+    pen = ImageDraw.Draw(canvas)
+    for record in records:
+        colour = colours[record["category_id"]]
+        pen.rectangle(_corners(record["bbox"], scale), outline=colour, width=LINE)
+        for x, y, visible in zip(*[iter(record.get("keypoints", ()))] * 3, strict=True):
+            if visible > 0:
+                x, y = (x + 0.5) * scale, (y + 0.5) * scale
+                pen.ellipse((x - 4, y - 4, x + 4, y + 4), fill=colour, outline="white", width=1)
+    for record in sorted(records, key=lambda record: record.get("score", 1)):
+        _label(pen, record, names[record["category_id"]], colours[record["category_id"]], scale, canvas.size)
+    return canvas
+
+
+def _label(pen: ImageDraw.ImageDraw, record: Record, name: str, colour: tuple, scale: float, size: tuple[int, int]) -> None:
+    """Above the upper left corner of the box, or inside where there is no room."""
+    words = f"{name} {record['score']:.2f}" if "score" in record else name
+    words += " (crowd)" * bool(record.get("iscrowd")) + " (difficult)" * bool(record.get("difficult"))
+    font = ImageFont.load_default(TEXT)
+    width, height = font.getlength(words) + 6, TEXT + 4
+    x, y = _corners(record["bbox"], scale)[:2]
+    x, y = max(0, min(x, size[0] - width)), y - height if y >= height else max(0, y)
+    pen.rectangle((x, y, x + width, y + height), fill=colour)
+    dark = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] > 140
+    pen.text((x + 3, y + height / 2), words, INK if dark else "white", font, anchor="lm")
+
+
+def _corners(box: list[float], scale: float) -> tuple[float, float, float, float]:
+    x, y, width, height = (value * scale for value in box)
+    return x, y, x + max(width, 0), y + max(height, 0)
+
+
+def _colour(place: int) -> tuple[int, int, int]:
+    """Of the class at this place: each a golden angle further round the circle of hues."""
+    hue, light = (0.02 + place * 0.618034) % 1, (1.0, 0.8)[place % 2]
+    return tuple(round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.85, light))
+
+
+def _by_image(records: list[Record]) -> dict[int, list[Record]]:
+    grouped = defaultdict(list)
+    for record in records:
+        grouped[record["image_id"]].append(record)
+    return grouped
+
+
+def _read(path: Path) -> list[Record]:
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise RingbenchError(f"{path} is not readable as JSON: {error}") from None
+    needed = {"image_id", "category_id", "bbox", "score"}
+    if not isinstance(found, list) or not all(isinstance(p, dict) and needed <= p.keys() for p in found):
+        raise RingbenchError(f"{path} holds no COCO results: expected a list of predictions with {', '.join(sorted(needed))}")
+    return found

@@ -1,0 +1,65 @@
+"""COCO 2017, and any set in its form: each part of a split is a JSON file and the folder of its images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from imagesets.providers.source import Boxes, absent
+from imagesets.spec import ImagesetSpec, Part
+from ringbench.errors import RingbenchError, UsageError
+
+NEEDED = ("images", "annotations", "categories")
+
+
+def missing(spec: ImagesetSpec, root: Path) -> str | None:
+    for part in _parts(spec):
+        for path in (root / part.annotations, root / (part.images or ".")):
+            if not path.exists():
+                return absent(spec, path)
+    return None
+
+
+def boxes(spec: ImagesetSpec, root: Path) -> Boxes:
+    """Raises RingbenchError for a file that is no COCO document, or keypoints that are not those of the entry."""
+    documents = {name: [_read(spec, root, part) for part in getattr(spec, name)] for name in ("train", "test")}
+    splits = {name: _joined(parts) for name, parts in documents.items()}
+    return Boxes(splits, root)
+
+
+def _parts(spec: ImagesetSpec) -> list[Part]:
+    if not spec.train or not spec.test:
+        raise UsageError(
+            f"image set '{spec.name}' needs `train` and `test`, each a list such as [{{annotations: FILE, images: FOLDER}}]"
+        )
+    return [*spec.train, *spec.test]
+
+
+def _read(spec: ImagesetSpec, root: Path, part: Part) -> dict[str, Any]:
+    path, folder = root / part.annotations, root / (part.images or ".")
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise RingbenchError(f"{path} is not readable as JSON: {error}") from None
+    if not isinstance(document, dict) or not all(isinstance(document.get(key), list) for key in NEEDED):
+        raise RingbenchError(f"{path} is no COCO document: expected the lists {', '.join(NEEDED)} in it")
+    try:
+        images = [{**image, "id": image["id"], "file_name": str(folder / image["file_name"])} for image in document["images"]]
+        categories = [{"id": category["id"], "name": category["name"]} for category in document["categories"]]
+    except (KeyError, TypeError) as error:
+        raise RingbenchError(f"{path} is no COCO document: an image or a category in it lacks {error}") from None
+    names = spec.keypoints and spec.keypoints.names
+    for category in document["categories"]:
+        if names and category.get("keypoints") not in (None, names):
+            raise RingbenchError(
+                f"image set '{spec.name}': the keypoints of '{category['name']}' in {path} are "
+                f"{', '.join(category['keypoints'])}; the registry's are {', '.join(names)}"
+            )
+    return {"images": images, "annotations": document["annotations"], "categories": categories}
+
+
+def _joined(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    categories = {(c["id"], c["name"]): c for document in documents for c in document["categories"]}
+    joined = {key: [item for document in documents for item in document[key]] for key in ("images", "annotations")}
+    return {**joined, "categories": list(categories.values())}

@@ -1,0 +1,220 @@
+"""What can be wrong with images and their annotations: found before the first step, counted, and named."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from PIL import Image
+
+from imagesets.decode import BadImage, decode
+from imagesets.masks import is_broken
+from ringbench.errors import RingbenchError, Unavailable
+
+EXAMPLES = 5
+ENDS = {".jpg": b"\xff\xd9", ".jpeg": b"\xff\xd9", ".png": b"IEND\xae\x42\x60\x82"}
+ROUNDING = 1.0  # pixels by which a box may pass the edge of its image unreported
+CROWD, EMPTY = "crowd: kept, to be ignored", "image without annotation: kept"
+ORDINARY = {CROWD, EMPTY}  # counted, but nothing to tell a person about
+SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
+Record = dict[str, Any]
+
+
+class Report:
+    """Problems counted, with a few examples of each. A problem reads `what: what became of it`."""
+
+    def __init__(self, problems: Iterable[tuple[str, str]] = ()) -> None:
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
+        for problem, example in problems:
+            self.add(problem, example)
+
+    def add(self, problem: str, example: object) -> None:
+        self.counts[problem] += 1
+        shown = self.examples.setdefault(problem, [])
+        if len(shown) < EXAMPLES:
+            shown.append(str(example))
+
+    def as_dict(self) -> dict[str, Record]:
+        return {problem: {"count": n, "examples": self.examples[problem]} for problem, n in sorted(self.counts.items())}
+
+    def sentences(self) -> list[str]:
+        told = sorted(self.counts.keys() - ORDINARY)
+        return [f"{self.counts[problem]} x {problem} (such as {self.examples[problem][0]})" for problem in told]
+
+
+def validate(
+    name: str, split: str, document: Record, categories: list[Record], report: Report, *, n_keypoints: int | None
+) -> tuple[list[Record], list[Record]]:
+    """The images and annotations of a COCO document that can be used, the annotations with every key that COCO's have.
+
+    `categories` are those that count: annotations of the document's others are left out without a word.
+
+    Raises Unavailable where every image is missing, RingbenchError where more than half is unusable or nothing is left.
+    """
+    images = _images(name, split, document["images"], report)
+    by_id = {image["id"]: image for image in images}
+    elsewhere = {image["id"] for image in document["images"]} - by_id.keys()  # told already
+    counted = {category["id"] for category in categories}
+    known = counted | {category["id"] for category in document["categories"]}
+    kept = []
+    for found in document["annotations"]:
+        annotation = dict(found)
+        if (image := by_id.get(annotation.get("image_id"))) is None:
+            if annotation.get("image_id") not in elsewhere:
+                report.add("annotation of an unknown image: left out", _label(annotation))
+        elif annotation.get("category_id") not in counted:
+            if annotation.get("category_id") not in known:
+                report.add("annotation of an unknown category: left out", _label(annotation))
+        elif _usable(annotation, image, report, training=split == "train", n_keypoints=n_keypoints):
+            kept.append(annotation)
+    kept = _with_masks(kept, report)
+    if not kept:
+        raise RingbenchError(f"image set '{name}' has no annotation in {split} that can be used: {'; '.join(report.sentences())}")
+    for image_id in by_id.keys() - {annotation["image_id"] for annotation in kept}:
+        report.add(EMPTY, by_id[image_id]["file_name"])
+    _number(kept, report)
+    return images, kept
+
+
+def _images(name: str, split: str, found: list[Record], report: Report) -> list[Record]:
+    unique: dict[Any, Record] = {}
+    for image in found:
+        first = unique.setdefault(image["id"], image)
+        if first["file_name"] != image["file_name"]:
+            raise RingbenchError(
+                f"image set '{name}': two images of {split} have the id {image['id']}: {first['file_name']}, {image['file_name']}"
+            )
+        if first is not image:
+            report.add("image listed twice: counted once", image["file_name"])
+    with ThreadPoolExecutor() as pool:
+        states = list(pool.map(_inspect, unique.values()))
+    usable, missing = [], 0
+    for image, (problem, size) in zip(unique.values(), states, strict=True):
+        missing += problem == "image missing: left out"
+        if problem:
+            report.add(problem, image["file_name"])
+        if size:
+            usable.append({**image, "width": size[0], "height": size[1]})
+    if unique and missing == len(unique):
+        raise Unavailable(
+            f"image set '{name}': the images of {split} are not here; put them so that {found[0]['file_name']} exists"
+        )
+    if 2 * len(usable) < len(unique) or not usable:
+        raise RingbenchError(
+            f"image set '{name}': only {len(usable)} of {len(unique)} images in {split} can be used: "
+            + "; ".join(report.sentences())
+        )
+    return usable
+
+
+def _inspect(image: Record) -> tuple[str | None, tuple[int, int] | None]:
+    """(problem, upright width and height); no size where the image cannot be used."""
+    path = image["file_name"]
+    if not os.path.isfile(path):  # noqa: PTH113 - a hundred thousand times
+        return "image missing: left out", None
+    try:
+        with Image.open(path) as opened:
+            size = opened.size
+            if opened.format == "JPEG" and opened.getexif().get(0x0112) in SIDEWAYS:
+                size = size[::-1]
+        if not _ends(path):
+            decode(path)  # something may follow the end of a whole image
+    except (BadImage, OSError, SyntaxError, ValueError):  # what PIL raises on a broken head
+        return "image broken or truncated: left out", None
+    stated = image.get("width"), image.get("height")
+    if not all(stated):
+        return "image of unstated size: taken from the file", size
+    if stated != size:
+        return "image of another size than stated: left out", None
+    return None, size
+
+
+def _ends(path: str) -> bool:
+    """Whether the file ends as its format ends."""
+    end = ENDS.get(os.path.splitext(path)[1].lower())  # noqa: PTH122
+    if end is None:
+        return False
+    with open(path, "rb") as file:  # noqa: PTH123
+        file.seek(-len(end), os.SEEK_END)
+        return file.read() == end
+
+
+def _usable(annotation: Record, image: Record, report: Report, *, training: bool, n_keypoints: int | None) -> bool:
+    """Complete the annotation, report what is wrong with it, and say whether to keep it."""
+    label = _label(annotation)
+    if (box := _finite(annotation.get("bbox"), 4)) is None:
+        report.add("box that is not four numbers: left out", label)
+        return False
+    if annotation.setdefault("iscrowd", 0):
+        report.add(CROWD, label)
+    if not _keypoints_fit(annotation, n_keypoints):
+        report.add(f"keypoints that are not {n_keypoints} x, y, v: left out", label)
+        return False
+    if annotation.get("segmentation") and is_broken(annotation["segmentation"], image["height"], image["width"]):
+        report.add("broken mask: left out", label)
+        return False
+    if not annotation.get("segmentation"):
+        annotation.pop("segmentation", None)  # some write an empty list where they have no mask
+    x, y, width, height = box
+    if annotation.get("area") is None:
+        annotation["area"] = width * height
+    beyond = max(-x, -y, x + width - image["width"], y + height - image["height"])
+    apart = x >= image["width"] or y >= image["height"] or x + width <= 0 or y + height <= 0
+    if width <= 0 or height <= 0 or apart:
+        fate = "left out" if training else "kept, as the official evaluation does"
+        report.add(f"box {'without area' if width <= 0 or height <= 0 else 'outside its image'}: {fate}", label)
+        return not training
+    if beyond > ROUNDING:
+        report.add("box partly outside its image: kept", label)
+    return True
+
+
+def _keypoints_fit(annotation: Record, n_keypoints: int | None) -> bool:
+    """Fill in what is missing; keypoints nobody asked for are dropped."""
+    if n_keypoints is None:
+        annotation.pop("keypoints", None)
+        annotation.pop("num_keypoints", None)
+        return True
+    points = _finite(annotation.get("keypoints") or [0] * 3 * n_keypoints, 3 * n_keypoints)
+    if points is None:
+        return False
+    annotation["keypoints"], annotation["num_keypoints"] = points, sum(v > 0 for v in points[2::3])
+    return True
+
+
+def _with_masks(annotations: list[Record], report: Report) -> list[Record]:
+    """All of them, or those with a mask where some have one: a detector takes masks of every object or of none."""
+    masked = [annotation for annotation in annotations if "segmentation" in annotation]
+    if not masked:
+        return annotations
+    for annotation in annotations:
+        if "segmentation" not in annotation:
+            report.add("annotation without a mask among those with one: left out", _label(annotation))
+    return masked
+
+
+def _number(annotations: list[Record], report: Report) -> None:
+    """Ids are handles: different, and above 0, which pycocotools takes for "no match"."""
+    ids = Counter(annotation.get("id") for annotation in annotations)
+    if all(isinstance(key, int) and key > 0 and n == 1 for key, n in ids.items()):
+        return
+    for number, annotation in enumerate(annotations, 1):
+        if ids[annotation.get("id")] > 1 and annotation.get("id") is not None:
+            report.add("annotation id used twice: numbered anew", annotation["id"])
+        annotation["id"] = number
+
+
+def _finite(values: Any, length: int) -> list[float] | None:
+    try:
+        return list(values) if len(values) == length and math.isfinite(sum(values)) else None
+    except TypeError:
+        return None
+
+
+def _label(annotation: Record) -> str:
+    return f"annotation {annotation.get('id')} of image {annotation.get('image_id')}"
