@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bench.commands import encoders, entries, numbers
+from bench.commands import encoders, entries, numbers, pictures
 from bench.commands.group import Bench, Globals
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ app.command()(numbers.run)
 app.command()(encoders.register)
 app.command()(encoders.convert)
 app.command()(encoders.pretrain)
+app.command("show-predictions")(pictures.show_predictions)
 app.command()(entries.doctor)
 app.command()(entries.setup)
 app.command()(numbers.demo)
