@@ -26,7 +26,7 @@ METHODS = [
     "iring_noanneal",
     "iball",
 ]
-DATASETS = ["cifar10", "cifar100", "stl10", "imagenet", "digits", "folder"]
+DATASETS = ["cifar10", "cifar100", "stl10", "imagenet", "digits", "shapes", "folder"]
 FILES = sorted(recipes.FOLDER.rglob("*.yaml"))
 
 

@@ -68,7 +68,7 @@ def run(
 
 
 def demo() -> None:
-    """Two untrained networks on real handwritten digits."""
+    """Two encoders trained and measured on handwritten digits."""
     from bench import demo as demonstration
 
     raise typer.Exit(demonstration.main())
