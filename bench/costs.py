@@ -25,6 +25,7 @@ def cost(cells: list[Cell], options: Options) -> str:
     """
     first = cells[0]
     images = imagesets.load(first.imageset, options.data)
+    images.require_measurable()
     pipeline = pipelines.parse(first.backbone.pipeline).with_geometry(first.imageset.geometry)
     if pipeline.needs_statistics and (known := cached_statistics(images, on_bad=options.on_bad_image)):
         pipeline = pipeline.resolve(*known)

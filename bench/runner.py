@@ -58,6 +58,7 @@ def _measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
     try:
         with clock("open"):
             images = imagesets.load(cells[0].imageset, options.data, download=options.download)
+            images.require_measurable()
             weights = _weights(cells[0], options)
         inputs = {cell.task.name: _inputs(cell, images, weights, options) for cell in cells}
         yield from (_confirm(cell, inputs[cell.task.name], options) for cell in cells if cell.state == "done")
