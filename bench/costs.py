@@ -35,7 +35,7 @@ def cost(cells: list[Cell], options: Options) -> str:
     absent = [
         level
         for level in levels
-        if not all(is_cached(sha256, pipeline, images, half, level, dtype, feature_cache()) for half in halves)
+        if options.force or not all(is_cached(sha256, pipeline, images, half, level, dtype, feature_cache()) for half in halves)
     ]
     if not absent:
         return "features cached"

@@ -116,6 +116,7 @@ def _extract(cells: list[Cell], prepared: Prepared, options: Options, clock: Clo
                     levels,
                     feature_cache(),
                     on_bad_image=options.on_bad_image,
+                    fresh=options.force,
                     progress=update,
                 )
             )

@@ -185,7 +185,9 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_no_result(workplace):
     assert not (workplace / "results").exists()
     bench("--backbone", "random_resnet18", "--task", "shapes_knn")
     assert "done" in bench(*arguments).output
-    assert "features cached" in bench(*arguments, "--force").output
+    assert "60 images of 32 x 32 px through the trunk" in bench(*arguments, "--force").output
+    next((workplace / "results").rglob("knn@1.seed0.json")).unlink()
+    assert "features cached" in bench(*arguments).output
 
 
 @pytest.mark.parametrize(
