@@ -197,7 +197,8 @@ def test_run_hands_over_its_defaults(handed_over):
 def test_run_hands_over_what_is_asked_for(handed_over):
     words = (
         "--backbone a --backbone iring_* --task b --task *_knn --seed 1 --seed 2 --device cpu --dtype float16 --data d "
-        "--results r --dry-run --json --force --on-bad-image skip --download --debug --batch 4 --iterations 100 --nproc 2 --no-overfit-check"
+        "--results r --dry-run --json --force --on-bad-image skip --download --debug "
+        "--batch 4 --iterations 100 --nproc 2 --no-overfit-check"
     )
     assert invoke("run", *words.split()).exit_code == 0
     assert handed_over == {

@@ -90,6 +90,17 @@ def test_a_manifest_that_gives_nothing_to_train_on_or_no_text_says_so(text, erro
         manifest(tmp_path, text)
 
 
+@pytest.mark.parametrize("other", ["../here/0.png", "link/0.png", "./x/../../here/0.png"])
+def test_one_file_under_two_spellings_in_two_splits_is_an_error_that_names_both(tmp_path, other):
+    root = tmp_path / "here"
+    root.mkdir()
+    (root / "x").mkdir()
+    (root / "link").symlink_to(root)
+    found = manifest(root, f"path,label,split\n0.png,a,train\n1.png,b,train\n2.png,b,test\n{other},a,test\n")
+    with pytest.raises(RingbenchError, match=r"0\.png in train and \S+/0\.png in test are one file"):
+        found.require_measurable()
+
+
 def test_a_manifest_provider_without_a_manifest_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match="needs `manifest`"):
         load(spec("manifest"), tmp_path)

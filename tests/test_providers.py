@@ -129,6 +129,30 @@ def test_links_to_files_and_folders_are_followed_but_never_in_a_circle(tmp_path)
     assert any("2 links back to a folder above" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("how", ["file link", "hard link", "link to the split", "link to the class"])
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_one_file_in_two_splits_is_an_error_that_names_both(tmp_path, how, split):
+    tree(tmp_path, "train/a/0.png", "train/a/1.png", "train/b/2.png")
+    tree(tmp_path / {"val": "test", "test": "val"}[split], "a/0.png", "b/0.png")
+    inside, place = tmp_path / "train" / "a" / "1.png", tmp_path / split
+    if how == "link to the split":
+        place.symlink_to("train")
+    elif how == "link to the class":
+        put(place / "b" / "3.png")
+        (place / "a").symlink_to(inside.parent)
+    else:
+        tree(place, "a/9.png", "b/3.png")
+        (place / "a/copy.png").symlink_to(inside) if how == "file link" else (place / "a/copy.png").hardlink_to(inside)
+    with pytest.raises(RingbenchError, match=rf"train/a/\d\.png in train and {split}/a/\w+\.png in {split} are one file"):
+        load(spec("folder"), tmp_path).require_measurable()
+
+
+def test_links_within_a_split_and_equal_files_are_no_leak(tmp_path):
+    tree(tmp_path, *(f"{split}/{key}.png" for split in ("train", "val", "test") for key in ("a/0", "b/1")))
+    (tmp_path / "train/a/again.png").symlink_to("0.png")
+    load(spec("folder"), tmp_path).require_measurable()
+
+
 def test_a_link_that_leads_nowhere_is_named(tmp_path):
     root = tree(tmp_path, "a/0.png", "b/0.png")
     (root / "a" / "gone.png").symlink_to(tmp_path / "nothing.png")
