@@ -1,18 +1,14 @@
 """From two names to numbers: plan, then for each backbone and image set one pass of the images, then a probe for each task."""
 
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib import metadata
-from pathlib import Path
 
 import numpy as np
 
 from backbones import loading, sources
 from backbones.device import resolve_device, resolve_dtype
 from backbones.trunk import FrozenBackbone
-from bench import results
+from bench import provenance, results
 from bench.costs import feature_cache, first_readable
 from bench.inputs import measure as input_drift
 from bench.plan import Cell, Options, Plan
@@ -21,14 +17,13 @@ from imagesets import pipeline as pipelines
 from imagesets.image_set import ImageSet
 from imagesets.pipeline import Pipeline
 from imagesets.statistics import channel_statistics
-from ringbench import __version__, files, progress
+from ringbench import files, progress
 from ringbench.clock import Clock
 from ringbench.errors import RingbenchError, Unavailable
 from transfer import probes
 from transfer.features import Features, extract
 from transfer.protocols import measure
 
-LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "pillow")
 DRIFT_IMAGES = 64
 
 
@@ -73,7 +68,7 @@ def _measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
     except Exception as error:
         if options.debug:
             raise
-        yield from (_fail(cell, error, options.results) for cell in cells)
+        yield from (_fail(cell, error, options) for cell in cells)
         return
     for cell in cells:
         try:
@@ -81,7 +76,7 @@ def _measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
         except Exception as error:
             if options.debug:
                 raise
-            yield _fail(cell, error, options.results)
+            yield _fail(cell, error, options)
 
 
 def _prepare(cell: Cell, images: ImageSet, options: Options, clock: Clock) -> Prepared:
@@ -139,7 +134,7 @@ def _measure(
     reference = cell.backbone.reference.get(cell.task.name)
     skipped = {"trainval": len(trainval.skipped), "test": len(test.skipped)}
     record = {
-        **_identity(cell),
+        **provenance.identity(cell),
         **outcome,
         "status": "ok",
         "metric": cell.imageset.metric,
@@ -157,12 +152,10 @@ def _measure(
         "off_reference": False,
         "device": device,
         "dtype": str(backbone.dtype).removeprefix("torch."),
-        "versions": {"ringbench": __version__, "python": platform.python_version()}
-        | {name: metadata.version(name) for name in LIBRARIES},
+        "versions": provenance.versions(),
         "seconds": clock.seconds(),
         "features": {"cached": trainval.cached and test.cached, "trainval": trainval.made, "test": test.made},
         "notes": outcome["notes"] + prepared.notes + [f"{n} {part} images skipped" for part, n in skipped.items() if n],
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if reference:
         score = record["metrics"][reference.metric]
@@ -173,16 +166,6 @@ def _measure(
         record["notes"].append("no random control on these images: `bench run` one of the random backbones beside it")
     results.write(options.results, record)
     return _close(cell, "measured", str(cell.path))
-
-
-def _identity(cell: Cell) -> dict:
-    return {
-        "backbone": cell.backbone.name,
-        "task": cell.task.name,
-        "protocol": cell.protocol.name,
-        "imageset": cell.imageset.name,
-        "seed": cell.seed,
-    }
 
 
 def _inputs(cell: Cell, images: ImageSet, weights: str, options: Options) -> dict[str, str]:
@@ -236,13 +219,12 @@ def _close(cell: Cell, state: str, reason: str) -> Cell:
     return cell
 
 
-def _fail(cell: Cell, error: Exception, results_dir: Path) -> Cell:
-    if _close(cell, "failed", _sentence(error)).state == "failed":
-        failure = {"status": "failed", "reasons": [cell.reason], "metric": cell.imageset.metric, "metrics": {}}
-        results.write(results_dir, _identity(cell) | failure)
+def _fail(cell: Cell, error: Exception, options: Options) -> Cell:
+    """Tell it, and write it down as far as the disk allows, which may be what failed."""
+    failure = provenance.failure(cell, options, error)
+    if _close(cell, "failed", *failure["reasons"]).state == "failed":
+        try:
+            results.write(options.results, failure)
+        except OSError as full:
+            cell.reason += f"; this could not be written down ({full.strerror})"
     return cell
-
-
-def _sentence(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text if isinstance(error, RingbenchError) else f"{type(error).__name__}: {text.splitlines()[0]} (--debug shows where)"

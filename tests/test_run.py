@@ -1,12 +1,15 @@
 """`bench run` from the command line to the result files."""
 
+import errno
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from typer.testing import CliRunner
 
 from backbones import loading
 from backbones.spec import BackboneSpec
-from bench import cli, results, runner
+from bench import cli, provenance, results, runner
 from imagesets import image_set as imagesets
 from imagesets.spec import ImagesetSpec
 from ringbench.errors import RingbenchError
@@ -150,6 +153,85 @@ def test_a_failure_is_written_down_the_rest_runs_and_a_rerun_tries_again(workpla
         path.write_bytes((workplace / "data" / "shapes" / "vertical" / "0.png").read_bytes())
     assert bench("--backbone", "random_resnet18", "--task", "broken_knn").exit_code == 0
     assert not failure.exists()
+
+
+def full_disk_below(monkeypatch, folder):
+    """No file below `folder` can be written any more."""
+    mkstemp = tempfile.mkstemp
+
+    def refuse(dir, prefix, suffix):
+        if folder in Path(dir).resolve().parents:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{dir}/{prefix}xyz{suffix}")
+        return mkstemp(dir=dir, prefix=prefix, suffix=suffix)
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+
+
+def test_a_disk_full_of_results_is_told_of_each_cell_and_costs_none_that_was_measured(workplace, monkeypatch):
+    arguments = ("--backbone", "random_resnet18", "--task", "shapes_*")
+    bench("--backbone", "random_resnet18", "--task", "shapes_knn")
+    with monkeypatch.context() as patch:
+        full_disk_below(patch, workplace / "results")
+        done = bench(*arguments, "--seed", "0", "--seed", "1", "--json")
+    assert done.exit_code == 1
+    cells = json.loads(done.stdout)
+    assert [cell["state"] for cell in cells] == ["done", "failed", "failed", "failed"]
+    path = workplace / "results" / "random_resnet18" / "shapes_logreg" / "logreg@1.seed0.json"
+    assert f"{path.relative_to(workplace)}: No space left on device" in cells[1]["reason"]
+    assert "Traceback" not in done.stderr and ".tmp" not in done.stderr
+    assert len(results.read_all(workplace / "results")) == 1
+    assert "1 done, 1 measured" in bench(*arguments).output
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_disk_that_fills_up_with_features_is_told_in_a_sentence_and_the_next_run_goes_on(workplace, monkeypatch, call):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse) if call == "fsync" else patch.setattr(Path, "replace", refuse)
+        done = bench("--backbone", "random_resnet18", "--task", "shapes_knn")
+    assert done.exit_code == 1
+    assert "No space left on device" in done.output and "Traceback" not in done.output
+    assert str(workplace / "home") in done.output
+    assert bench("--backbone", "random_resnet18", "--task", "shapes_knn").exit_code == 0
+
+
+def test_a_failure_written_down_can_be_understood_later(workplace, monkeypatch):
+    def break_down(*_, **__):
+        raise ZeroDivisionError("division by nothing")
+
+    monkeypatch.setattr(runner, "measure", break_down)
+    bench("--backbone", "random_resnet18", "--task", "shapes_knn", "--dtype", "float32")
+    (failure,) = results.read_all(workplace / "results")
+    assert failure["reasons"] == ["ZeroDivisionError: division by nothing (--debug shows where)"]
+    assert any("break_down" in line for line in failure["traceback"])
+    assert failure["traceback"][-1] == "ZeroDivisionError: division by nothing"
+    assert failure["asked"] == {"source": "random", "device": "auto", "dtype": "float32", "data": str(workplace / "data")}
+    assert failure["versions"].keys() >= {"torch", "ringbench", "python"} and failure["created"]
+
+
+def test_versions_name_the_commit_of_a_checkout_and_whether_files_differ_from_it(tmp_path, monkeypatch):
+    def git(*arguments):
+        identity = ("-c", "user.name=n", "-c", "user.email=e@example.org")
+        return subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True, text=True)
+
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    versions = provenance.versions.__wrapped__
+    assert "commit" not in versions()
+    git("init")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "-m", "first")
+    commit = git("rev-parse", "HEAD").stdout.strip()
+    assert versions()["commit"] == commit
+    (tmp_path / "file").write_text("two")
+    assert versions()["commit"] == f"{commit}-dirty"
+    monkeypatch.setattr(provenance, "ROOT", tmp_path / "installed")
+    assert "commit" not in versions()
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    assert "commit" not in versions()
 
 
 def test_a_result_made_from_other_images_does_not_stand_for_these(workplace):
@@ -417,6 +499,32 @@ def test_images_of_one_group_alone_are_too_few_to_cut_a_test_split_from(tmp_path
     spec = ImagesetSpec(name="tracks", title="t", provider="manifest", manifest="list.csv", root=".")
     with pytest.raises(RingbenchError, match="no class has groups of images to spare"):
         imagesets.load(spec, tmp_path).require_measurable()
+
+
+def test_names_that_are_no_text_are_measured_and_told_in_escapes(workplace):
+    folder = os.fsencode(workplace / "data" / "shapes")
+    try:
+        Path(os.fsdecode(folder + b"/vert\xefcal")).mkdir()
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    for path in (workplace / "data" / "shapes" / "vertical").iterdir():
+        path.rename(os.fsdecode(folder + b"/vert\xefcal/caf\xe9 " + os.fsencode(path.name)))
+    (workplace / "data" / "shapes" / "vertical").rmdir()
+    arguments = ("--backbone", "random_resnet18", "--task", "shapes_knn")
+    measured, told = run_to_end(*arguments)
+    assert measured.returncode == 0 and "1 measured" in told, told
+    path = next(Path(os.fsdecode(folder + b"/vert\xefcal")).iterdir())
+    path.write_bytes(b"no image")
+    stopped, told = run_to_end(*arguments, "--force")
+    assert stopped.returncode == 1 and "vert\\udcefcal/caf\\udce9" in told and "Error" not in told, told
+    skipped, told = run_to_end(*arguments, "--force", "--on-bad-image", "skip")
+    assert skipped.returncode == 0 and "images skipped" in told, told
+    assert "1 done" in run_to_end(*arguments, "--on-bad-image", "skip")[1]
+
+
+def run_to_end(*arguments):
+    process = spawn(*arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return process, process.communicate(timeout=300)[0]
 
 
 def test_an_encoder_without_a_random_control_is_told_so(workplace):

@@ -31,6 +31,8 @@ class Writer:
         state = self._resumable() or {"seen": 0, "rows": 0, "skipped": [], "layouts": {}, "crc32": dict.fromkeys(self.levels, 0)}
         self.seen, self.rows, self.skipped = state["seen"], state["rows"], state["skipped"]
         self.layouts, self.crc32 = state["layouts"], state["crc32"]
+        if self.layouts:
+            self._check_disk()
         self.files = {level: self._part(level).open("r+b" if self.rows else "wb") for level in self.levels}
         for level, file in self.files.items():
             if self.rows:
@@ -43,7 +45,8 @@ class Writer:
             self.layouts = {level: _layout(array) for level, array in rows.items()}
             self._check_disk()
         for level, array in rows.items():
-            self.unsynced += self.files[level].write(array.data)
+            with files.naming(self._part(level)):
+                self.unsynced += self.files[level].write(array.data)
             self.crc32[level] = zlib.crc32(array.data, self.crc32[level])
         self.rows += len(next(iter(rows.values()))) if rows else 0
         self.seen += seen
@@ -53,10 +56,12 @@ class Writer:
 
     def close(self) -> None:
         """Whatever stopped the pass, what was written counts when it is taken up again."""
-        if self.files:
+        try:
             self._commit()
+        finally:
             for file in self.files.values():
-                file.close()
+                with contextlib.suppress(OSError):  # told by the commit
+                    file.close()
 
     def finish(self) -> None:
         if self.rows == 0:
@@ -76,9 +81,10 @@ class Writer:
         self.state_path.unlink()
 
     def _commit(self) -> None:
-        for file in self.files.values():
-            file.flush()
-            os.fsync(file.fileno())
+        for level, file in self.files.items():
+            with files.naming(self._part(level)):
+                file.flush()
+                os.fsync(file.fileno())
         state = {"levels": self.levels, "made": self.made, "seen": self.seen, "rows": self.rows}
         state |= {"skipped": self.skipped, "layouts": self.layouts, "crc32": self.crc32}
         files.write_json(self.state_path, state)
