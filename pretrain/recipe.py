@@ -18,7 +18,7 @@ from backbones.spec import Arch, Stem
 from pretrain.objectives import OBJECTIVES
 from ringbench import yaml_lines
 from ringbench.errors import UsageError
-from ringbench.spec import Name, Spec
+from ringbench.spec import Name, Seed, Spec
 from ringbench.wording import found, nearest, sentences
 
 FOLDER = Path(__file__).with_name("recipes")
@@ -72,7 +72,7 @@ class Recipe(Spec):
     drops: list[Share] = Field(default_factory=list)  # when the schedule `step` divides the rate by ten; the others do not
     warmup_epochs: Annotated[float, Field(ge=0)] = 0
 
-    seed: int = 0
+    seed: Seed = 0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
     compile: bool = False
     knn_every: Annotated[int, Field(ge=0)] = 5  # epochs; 0: never

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -69,7 +70,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    with Path(path).open("rb") as file:
+    """Computed once for a file that does not change: large checkpoints are asked about several times in a run."""
+    status = Path(path).stat()
+    return _sha256(Path(path).resolve(), (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+
+
+@functools.lru_cache
+def _sha256(path: Path, _state: tuple[int, ...]) -> str:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -63,6 +63,7 @@ def test_the_dress_of_a_csv_file_does_not_matter(text, tmp_path):
             4,
             ["group 'x'", "test here", "train above"],
         ),
+        ("path,label\n0.png,a\n/elsewhere/1.png,b\n", 3, ["'/elsewhere/1.png' is an absolute path", "relative to"]),
         ("path,label\n0.png,a\nabsent.png,b\n", 3, ["absent.png is not there"]),
         ('path,label\n0.png,"a\n', 2, ["CSV"]),
         ('path,label\n0.png,"a"b\n', 2, ["CSV"]),

@@ -160,6 +160,14 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path):
         load(spec("folder"), tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_among_the_images_is_skipped_and_counted(tmp_path):
+    os.mkfifo(tree(tmp_path, "a/0.png", "b/0.png") / "a" / "pipe.png")
+    found = load(spec("folder"), tmp_path)
+    assert found.keys == ["a/0.png", "b/0.png"]
+    assert "files skipped: 1 pipes, sockets or devices" in found.notes
+
+
 def test_an_empty_class_in_train_is_an_error_that_names_it(tmp_path):
     tree(tmp_path, "train/a/1.png", "test/a/1.png", "test/b/1.png")
     (tmp_path / "train" / "b").mkdir()
@@ -211,8 +219,15 @@ def test_a_folder_without_classes_or_without_images_says_so(tmp_path):
 
 def test_a_class_that_is_called_like_a_split_is_never_taken_for_one_in_silence(tmp_path):
     tree(tmp_path / "flat", "bus/1.png", "car/1.png", "train/1.png")
-    with pytest.raises(RingbenchError, match=r"no class folders in \S*train; expected <split>/<class>/"):
+    with pytest.raises(RingbenchError, match=r"no class folders in \S*train; expected <split>/<class>/; if 'train' is a class"):
         load(spec("folder", root="flat"), tmp_path)
+    tree(tmp_path / "other", "control/1.png", "test/1.png")
+    with pytest.raises(Unavailable, match=r"if 'test' is a class, put all class folders into a folder \S*other/train of its own"):
+        load(spec("folder", root="other"), tmp_path)
+    (tmp_path / "other" / "train").mkdir()
+    for name in ("control", "test"):
+        (tmp_path / "other" / name).rename(tmp_path / "other" / "train" / name)
+    assert load(spec("folder", root="other"), tmp_path).classes == ["control", "test"]
     tree(tmp_path / "deep", "bus/1.png", "train/electric/1.png", "train/steam/1.png")
     assert "folders beside the splits, left out: bus" in load(spec("folder", root="deep"), tmp_path).notes
 

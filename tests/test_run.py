@@ -501,6 +501,32 @@ def test_images_of_one_group_alone_are_too_few_to_cut_a_test_split_from(tmp_path
         imagesets.load(spec, tmp_path).require_measurable()
 
 
+def test_names_that_are_no_text_are_measured_and_told_in_escapes(workplace):
+    folder = os.fsencode(workplace / "data" / "strokes")
+    try:
+        Path(os.fsdecode(folder + b"/vert\xefcal")).mkdir()
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    for path in (workplace / "data" / "strokes" / "vertical").iterdir():
+        path.rename(os.fsdecode(folder + b"/vert\xefcal/caf\xe9 " + os.fsencode(path.name)))
+    (workplace / "data" / "strokes" / "vertical").rmdir()
+    arguments = ("--backbone", "random_resnet18", "--task", "strokes_knn")
+    measured, told = run_to_end(*arguments)
+    assert measured.returncode == 0 and "1 measured" in told, told
+    path = next(Path(os.fsdecode(folder + b"/vert\xefcal")).iterdir())
+    path.write_bytes(b"no image")
+    stopped, told = run_to_end(*arguments, "--force")
+    assert stopped.returncode == 1 and "vert\\udcefcal/caf\\udce9" in told and "Error" not in told, told
+    skipped, told = run_to_end(*arguments, "--force", "--on-bad-image", "skip")
+    assert skipped.returncode == 0 and "images skipped" in told, told
+    assert "1 done" in run_to_end(*arguments, "--on-bad-image", "skip")[1]
+
+
+def run_to_end(*arguments):
+    process = spawn(*arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return process, process.communicate(timeout=300)[0]
+
+
 def test_an_encoder_without_a_random_control_is_told_so(workplace):
     state = {k: v for k, v in loading.load(BACKBONE).trunk.state_dict().items()}
     torch.save(state, workplace / "mine.pth")

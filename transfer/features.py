@@ -1,13 +1,13 @@
 """Each image goes through the trunk once: features on disk, memory-mapped, keyed by everything they depend on."""
 
 import contextlib
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import joblib
 import numpy as np
 import PIL
 import torch
@@ -131,7 +131,7 @@ def _batches(pipeline, image_set, indices, batch_size, on_bad_image) -> Iterator
         return torch.from_numpy(stacked).permute(0, 3, 1, 2), len(part), skipped  # NHWC memory: already channels-last
 
     parts = [indices[i : i + batch_size] for i in range(0, len(indices), batch_size)]
-    pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="decode")
+    pool = ThreadPoolExecutor(joblib.cpu_count(), thread_name_prefix="decode")
     try:
         waiting: deque = deque()
         for part in parts:
