@@ -122,7 +122,7 @@ def test_show_of_an_unknown_name_is_a_usage_error_with_the_nearest():
 
 def test_validate_is_silent_about_nothing(tmp_path: Path):
     good = invoke("validate")
-    assert good.exit_code == 0 and "33 tasks" in good.stdout
+    assert good.exit_code == 0 and "47 tasks" in good.stdout
     (tmp_path / "bad.yaml").write_text(BROKEN + "    arhc: y\n")
     bad = invoke("validate", "bad.yaml")
     assert bad.exit_code == 2
