@@ -108,7 +108,7 @@ def test_each_head_trains_and_is_measured(scenes, small, tmp_path, protocol, kin
     assert any("calibrat" in note or "batch norm statistics" in note for note in outcome["notes"])
     assert max(outcome["run"]["parity"].values()) < 1e-4
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert "eta" in log
+    assert "Total training time" in log
     assert list((tmp_path / "run").glob("events.out.tfevents.*")), "TensorBoard's curves"
 
 

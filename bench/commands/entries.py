@@ -1,4 +1,4 @@
-"""Commands about what there is: list, show, validate, registry verify, doctor."""
+"""Commands about what there is: list, show, validate, registry verify, doctor, setup."""
 
 from pathlib import Path
 from typing import Annotated, Literal
