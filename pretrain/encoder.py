@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from backbones import stems
 from backbones.trunk import TwoStream, build
-from pretrain.recipe import Recipe
 from pretrain.shuffle_bn import split_batch_norm
+from pretrain.spec import Recipe
 
 
 class Encoder(nn.Module):

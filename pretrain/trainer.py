@@ -22,8 +22,8 @@ from pretrain.distributed import gather, rank, world
 from pretrain.learner import Learner
 from pretrain.log import Log, Silent
 from pretrain.monitor import Monitor
-from pretrain.recipe import Recipe
 from pretrain.sampling import Sampler, generator
+from pretrain.spec import Recipe
 from pretrain.stopping import Diverged, Preempted, Termination
 from pretrain.views.families import family
 from pretrain.views.step import select
