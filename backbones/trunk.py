@@ -75,11 +75,11 @@ class Trunk(nn.Module):
         self.layer1, self.layer2, self.layer3, self.layer4 = full.layer1, full.layer2, full.layer3, full.layer4
         self.width = full.inplanes  # channels of res5: 512 or 2048
 
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Normalised images (N, 3, H, W) -> {"res2": (N, C, H/4, W/4), .., "res5": (N, C, H/32, W/32)}."""
+    def forward(self, images: Tensor, last: int = 5) -> dict[str, Tensor]:
+        """Normalised images (N, 3, H, W) -> {"res2": (N, C, H/4, W/4), .., "res5": (N, C, H/32, W/32)}, or up to `last`."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         stages = {}
-        for level in (2, 3, 4, 5):
+        for level in range(2, last + 1):
             x = stages[f"res{level}"] = getattr(self, f"layer{level - 1}")(x)
         return stages
 
@@ -98,10 +98,10 @@ class TwoStream(nn.Module):
             self.add_module(name, Trunk(arch, "imagenet", channels))
         self.width = 2 * self.l_to_ab.width
 
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
+    def forward(self, images: Tensor, last: int = 5) -> dict[str, Tensor]:
         """RGB images in 0..1 (N, 3, H, W) -> the levels of `Trunk`, twice as wide. Colours are converted in float32 at least."""
         lightness, colour = self._split(images)
-        first, second = self.l_to_ab(lightness), self.ab_to_l(colour)
+        first, second = self.l_to_ab(lightness, last), self.ab_to_l(colour, last)
         return {level: torch.cat((first[level], second[level]), dim=1) for level in first}
 
     def first_norms(self, images: Tensor) -> list[tuple[nn.BatchNorm2d, Tensor]]:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from bench import streams
 from bench.commands import encoders, entries, numbers, pictures
 from bench.commands.group import Bench, Globals
 
@@ -36,6 +37,7 @@ app.command()(encoders.convert)
 app.command()(encoders.pretrain)
 app.command("show-predictions")(pictures.show_predictions)
 app.command()(entries.doctor)
+app.command()(entries.setup)
 app.command()(numbers.demo)
 app.add_typer(leaderboard, name="leaderboard")
 leaderboard.command("show")(numbers.show_board)
@@ -60,6 +62,7 @@ def options(
 
 
 def main() -> None:
+    streams.prepare()
     try:
         app(prog_name="bench")
     except Exception as error:
@@ -68,6 +71,8 @@ def main() -> None:
         sentence = f"{type(error).__name__}: {error}".splitlines()[0]
         print(f"internal error: {sentence}; rerun with --debug for the traceback", file=sys.stderr)
         sys.exit(1)
+    finally:
+        streams.finish()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import get_args
 from backbones.spec import Arch, BackboneSpec, Stem
 from imagesets import pipeline as pipelines
 from ringbench.errors import UsageError
+from transfer.detection.settings import detector_inputs
 
 
 def convert(
@@ -24,26 +25,13 @@ def convert(
     spec = described(checkpoint, arch, stem, format, checkpoint_key, pipeline)
     backbone = loading.load(spec)
     certificate = backbone.certificate
-    detector = detector_inputs(spec.pipeline) if target == "detectron2" else None
+    detector = detector_inputs(pipelines.parse(spec.pipeline)) if target == "detectron2" else None
     card = export.write(backbone, target, out, spec.pipeline, detector)
     print(f"wrote {out}: all {certificate['matched']} tensors of a {spec.arch}, {spec.stem} stem ({spec.format} format)")
     print(f"  left out  {left_out(certificate)}")
     if detector:
         print(f"  detector  {', '.join(f'{key} {value}' for key, value in detector.items())}")
     print(f"  card      {card}")
-
-
-def detector_inputs(text: str) -> dict[str, str | list[float]]:
-    """A pipeline in Detectron2's words: order of the channels, mean and std of pixels in 0..255 in that order (CASES C13).
-
-    Raises UsageError for normalize(dataset), whose numbers a detector would not know.
-    """
-    pipeline = pipelines.parse(text)
-    if pipeline.needs_statistics:
-        raise UsageError(f"'{text}' takes its numbers from each image set, a detector needs fixed ones; say them with --pipeline")
-    scale = 255 if pipeline.scale01 else 1
-    mean, std = ([round(scale * x, 6) for x in triple] for triple in (pipeline.mean or (0,) * 3, pipeline.std or (1,) * 3))
-    return {"INPUT.FORMAT": pipeline.colour.upper(), "MODEL.PIXEL_MEAN": mean, "MODEL.PIXEL_STD": std}
 
 
 def described(

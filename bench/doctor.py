@@ -11,17 +11,17 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from backbones.spec import BackboneSpec
-from bench import registry, showing
+from bench import registry, setup_detection, showing
 from bench.page import page
 from bench.registry import Registry
 from ringbench import places
 from ringbench.errors import RingbenchError
 from ringbench.spec import Spec
+from transfer.spec import DETECTION
 
 PACKAGES = ("ringbench", "torch", "torchvision", "timm", "scikit-learn", "numpy", "pillow", "pydantic")
 OPTIONAL = {
-    "detectron2": "pip install 'ringbench[detection]' && "
-    "pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2",
+    "detectron2": setup_detection.COMMAND,
     "tensorflow-datasets": "pip install 'ringbench[tfds]'",
     "submitit": "pip install 'ringbench[slurm]'",
 }
@@ -74,8 +74,10 @@ def _registry(extra: Path | None) -> tuple[Registry, list[tuple[str, str]]]:
 
 def _machine() -> Rows:
     yield "system", f"{platform.system()} {platform.release()}, {platform.machine()}"
+    import joblib
+
     memory = f", {decimal(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))} memory" if hasattr(os, "sysconf") else ""
-    yield "cpu", f"{os.cpu_count()} cores{memory}"
+    yield "cpu", f"{os.cpu_count()} cores, {joblib.cpu_count()} for this process{memory}"
     import torch
 
     from backbones.device import resolve_device
@@ -136,8 +138,13 @@ def _illness(known: Registry, spec: Spec) -> str | None:
 def _tasks(known: Registry) -> Rows:
     """Tasks share the fate of their image set, so they are told together."""
     absent = {name: _illness(known, spec) for name, spec in known.imagesets.items()}
-    ready = [task.name for task in known.tasks.values() if not absent[task.imageset]]
+    there = [task for task in known.tasks.values() if not absent[task.imageset]]
+    detectors = [task.name for task in there if known.protocols[task.protocol].probe == DETECTION]
+    without = setup_detection.missing() if detectors else None
+    ready = [task.name for task in there if not (without and task.name in detectors)]
     yield "available", ", ".join(ready) or "none"
+    if without:
+        yield "unavailable", f"{', '.join(detectors)}: {without}"
     for imageset in filter(absent.get, absent):
         waiting = [task.name for task in known.tasks.values() if task.imageset == imageset]
         if waiting:

@@ -19,8 +19,9 @@ from ringbench.errors import UsageError
 from ringbench.spec import Spec
 from ringbench.wording import found, nearest, sentences
 from ringbench.yaml_lines import UNREADABLE
+from transfer.detection import settings as detection
 from transfer.probes import PROBES
-from transfer.spec import ProtocolSpec, TaskSpec
+from transfer.spec import DETECTION, ProtocolSpec, TaskSpec
 
 SECTIONS: dict[str, type[Spec]] = {
     "backbones": BackboneSpec,
@@ -198,8 +199,15 @@ def _content_problems(spec: Spec) -> Iterator[tuple[tuple[str, ...], str]]:
                 yield ("provider",), f'unknown provider "{spec.provider}"{nearest(spec.provider, PROVIDERS)}'
             yield from _refused("geometry", pipeline.parse("rgb").with_geometry, spec.geometry)
         case ProtocolSpec():
-            if spec.probe not in PROBES:
-                yield ("probe",), f'unknown probe "{spec.probe}"{nearest(spec.probe, PROBES)}'
+            if spec.probe not in (*PROBES, DETECTION):
+                yield ("probe",), f'unknown probe "{spec.probe}"{nearest(spec.probe, (*PROBES, DETECTION))}'
+            if (spec.probe == DETECTION) != (spec.level == "stages"):
+                yield (
+                    ("level",),
+                    f'"{spec.level}" does not go with the probe "{spec.probe}"; a detector, and only it, sees stages',
+                )
+            if spec.probe == DETECTION:
+                yield from _refused("settings", detection.settings, spec.settings)
             for key, value in spec.settings.items():
                 for item in value if isinstance(value, list) else [value]:
                     if isinstance(item, str) and re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", item):

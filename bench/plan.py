@@ -6,12 +6,12 @@ from pathlib import Path
 
 from backbones import sources
 from backbones.spec import BackboneSpec
-from bench import results
+from bench import results, setup_detection
 from bench.registry import Registry
 from imagesets import providers as imagesets
 from imagesets.spec import ImagesetSpec
 from ringbench.errors import Unavailable
-from transfer.spec import ProtocolSpec, TaskSpec
+from transfer.spec import DETECTION, ProtocolSpec, TaskSpec
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,10 @@ class Options:
     download: bool = False
     force: bool = False
     debug: bool = False
+    batch: int | None = None  # the last four are of detectors
+    iterations: int | None = None
+    nproc: int = 1
+    overfit_check: bool = True
 
 
 @dataclass
@@ -42,6 +46,10 @@ class Cell:
     reason: str = ""
 
     @property
+    def metric(self) -> str:
+        return self.task.metric or self.imageset.metric
+
+    @property
     def label(self) -> str:
         return f"{self.backbone.name} {self.task.name} seed {self.seed}"
 
@@ -55,7 +63,8 @@ class Plan:
         grouped = defaultdict(list)
         for cell in self.cells:
             weights = cell.seed if cell.backbone.source == "random" else None
-            grouped[cell.backbone.name, weights, cell.imageset.name].append(cell)
+            detector = cell.protocol.probe == DETECTION
+            grouped[cell.backbone.name, weights, cell.imageset.name, detector].append(cell)
         return list(grouped.values())
 
 
@@ -72,6 +81,9 @@ def make(registry: Registry, backbones: list[str], tasks: list[str], seeds: list
         absent_weights = _fetched(backbone) if options.download else sources.missing(backbone)
         for task in wanted:
             imageset, protocol = registry.find("imagesets", task.imageset), registry.find("protocols", task.protocol)
+            detector = protocol.probe == DETECTION
+            if detector and options.iterations:
+                protocol = shortened(protocol, options.iterations)
             if imageset.name not in absent_sets:
                 absent_sets[imageset.name] = None if options.download else imagesets.missing(imageset, options.data)
             for seed in dict.fromkeys(seeds):
@@ -79,10 +91,17 @@ def make(registry: Registry, backbones: list[str], tasks: list[str], seeds: list
                 cell = Cell(backbone, task, protocol, imageset, seed, path)
                 if path.exists() and not options.force:
                     cell.state, cell.reason = "done", str(path)
-                elif reason := absent_weights or absent_sets[imageset.name]:
+                elif reason := absent_weights or absent_sets[imageset.name] or (detector and setup_detection.missing()):
                     cell.state, cell.reason = "unavailable", reason
                 plan.cells.append(cell)
     return plan
+
+
+def shortened(protocol: ProtocolSpec, iterations: int) -> ProtocolSpec:
+    """The same detector trained for so many iterations: another protocol, with another name, since its numbers are others."""
+    name, _, version = protocol.name.rpartition("@")
+    changed = {"name": f"{name}+{iterations}it@{version}", "settings": protocol.settings | {"iterations": iterations}}
+    return protocol.model_copy(update=changed)
 
 
 def _fetched(backbone: BackboneSpec) -> str | None:

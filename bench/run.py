@@ -13,6 +13,7 @@ from bench import results
 from bench.plan import Cell, Options, Plan
 from bench.registry import Registry
 from ringbench.errors import RingbenchError
+from transfer.spec import DETECTION
 
 EXIT_CODES = {"failed": 1, "unavailable": 3}  # the first that occurs, in this order
 
@@ -61,10 +62,11 @@ def _costed(plan: Plan, options: Options) -> Iterator[Cell]:
     for cells in plan.groups():
         to_run = [cell for cell in cells if cell.state == "run"]
         if to_run:
-            from bench import costs
+            from bench import costs, detection
 
+            cost = detection.cost if to_run[0].protocol.probe == DETECTION else costs.cost
             try:
-                reason = costs.cost(to_run, options)
+                reason = cost(to_run, options)
             except RingbenchError as error:
                 reason = str(error)
             for cell in to_run:

@@ -1,18 +1,14 @@
 """From two names to numbers: plan, then for each backbone and image set one pass of the images, then a probe for each task."""
 
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib import metadata
-from pathlib import Path
 
 import numpy as np
 
-from backbones import loading, sources
+from backbones import loading
 from backbones.device import resolve_device, resolve_dtype
 from backbones.trunk import FrozenBackbone
-from bench import results
+from bench.cells import close, confirm, fail, finish, inputs_of, weights_of
 from bench.costs import feature_cache, first_readable
 from bench.inputs import measure as input_drift
 from bench.plan import Cell, Options, Plan
@@ -21,14 +17,14 @@ from imagesets import pipeline as pipelines
 from imagesets.image_set import ImageSet
 from imagesets.pipeline import Pipeline
 from imagesets.statistics import channel_statistics
-from ringbench import __version__, files, progress
+from ringbench import progress
 from ringbench.clock import Clock
-from ringbench.errors import RingbenchError, Unavailable
+from ringbench.errors import Unavailable
 from transfer import probes
 from transfer.features import Features, extract
 from transfer.protocols import measure
+from transfer.spec import DETECTION, ProtocolSpec
 
-LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "pillow")
 DRIFT_IMAGES = 64
 
 
@@ -50,7 +46,12 @@ def execute(plan: Plan, options: Options) -> Iterator[Cell]:
     """
     resolve_device(options.device), resolve_dtype(options.dtype)  # a wrong name is a wrong request, not a failed cell
     for cells in plan.groups():
-        yield from _measure_group(cells, options)
+        if cells[0].protocol.probe == DETECTION:
+            from bench import detection
+
+            yield from detection.measure_group(cells, options)
+        else:
+            yield from _measure_group(cells, options)
 
 
 def _measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
@@ -58,29 +59,30 @@ def _measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
     try:
         with clock("open"):
             images = imagesets.load(cells[0].imageset, options.data, download=options.download)
-            weights = _weights(cells[0], options)
-        inputs = {cell.task.name: _inputs(cell, images, weights, options) for cell in cells}
-        yield from (_confirm(cell, inputs[cell.task.name], options) for cell in cells if cell.state == "done")
+            images.require_measurable()
+            weights = weights_of(cells[0], options)
+        inputs = {cell.task.name: inputs_of(cell, images, weights, _meaning(cell.protocol), options) for cell in cells}
+        yield from (confirm(cell, inputs[cell.task.name], options) for cell in cells if cell.state == "done")
         cells = [cell for cell in cells if cell.state == "run"]
         if not cells:
             return
         prepared = _prepare(cells[0], images, options, clock)
         features = _extract(cells, prepared, options, clock)
     except Unavailable as error:
-        yield from (_close(cell, "unavailable", str(error)) for cell in cells)
+        yield from (close(cell, "unavailable", str(error)) for cell in cells)
         return
     except Exception as error:
-        if options.debug:
-            raise
-        yield from (_fail(cell, error, options.results) for cell in cells)
+        yield from (fail(cell, error, options) for cell in cells)
         return
     for cell in cells:
         try:
             yield _measure(cell, prepared, features[cell.protocol.level], inputs[cell.task.name], options, Clock(clock))
         except Exception as error:
-            if options.debug:
-                raise
-            yield _fail(cell, error, options.results)
+            yield fail(cell, error, options)
+
+
+def _meaning(protocol: ProtocolSpec) -> list:
+    return [protocol.probe, protocol.level, probes.make(protocol.probe, protocol.settings).chosen()]
 
 
 def _prepare(cell: Cell, images: ImageSet, options: Options, clock: Clock) -> Prepared:
@@ -115,6 +117,7 @@ def _extract(cells: list[Cell], prepared: Prepared, options: Options, clock: Clo
                     levels,
                     feature_cache(),
                     on_bad_image=options.on_bad_image,
+                    fresh=options.force,
                     progress=update,
                 )
             )
@@ -134,88 +137,21 @@ def _measure(
     with clock("probe"), progress.bar(cell.label) as update:
         outcome = measure(cell.protocol, images, trainval, test, seed=cell.seed, device=device, progress=update)
     backbone.verify()
-    reference = cell.backbone.reference.get(cell.task.name)
-    skipped = {"trainval": len(trainval.skipped), "test": len(test.skipped)}
-    record = {
-        **_identity(cell),
-        **outcome,
-        "status": "ok",
-        "metric": cell.imageset.metric,
-        "inputs": inputs,
-        "trunk_sha256": backbone.certificate["trunk_sha256"],
-        "certificate": backbone.certificate,
-        "certificate_sha256": files.digest(backbone.certificate),
-        "fingerprint": images.fingerprint,
-        "split_hash": images.split_hash,
-        "pipeline": str(prepared.pipeline),
-        "level": cell.protocol.level,
-        "n_skipped": skipped,
-        "reference": reference.model_dump() if reference else None,
-        "delta": None,
-        "off_reference": False,
-        "device": device,
-        "dtype": str(backbone.dtype).removeprefix("torch."),
-        "versions": {"ringbench": __version__, "python": platform.python_version()}
-        | {name: metadata.version(name) for name in LIBRARIES},
-        "seconds": clock.seconds(),
-        "features": {"cached": trainval.cached and test.cached, "trainval": trainval.made, "test": test.made},
-        "notes": outcome["notes"] + prepared.notes + [f"{n} {part} images skipped" for part, n in skipped.items() if n],
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    if reference:
-        score = record["metrics"][reference.metric]
-        record["delta"], record["off_reference"] = results.reference_delta(score, record["reference"])
-    column = results.read_column(options.results, cell.task.name, cell.protocol.name)
-    record["status"], record["reasons"] = results.judge(record, column)
-    if cell.backbone.source != "random" and not any(results.is_control_of(other, record) for other in column):
-        record["notes"].append("no random control on these images: `bench run` one of the random backbones beside it")
-    results.write(options.results, record)
-    return _close(cell, "measured", str(cell.path))
-
-
-def _identity(cell: Cell) -> dict:
-    return {
-        "backbone": cell.backbone.name,
-        "task": cell.task.name,
-        "protocol": cell.protocol.name,
-        "imageset": cell.imageset.name,
-        "seed": cell.seed,
-    }
-
-
-def _inputs(cell: Cell, images: ImageSet, weights: str, options: Options) -> dict[str, str]:
-    """What the number depends on, part by part, so that a stale result can be told from a valid one."""
-    backbone, protocol = cell.backbone, cell.protocol
-    return {
-        "weights": weights,
-        "backbone": files.digest(backbone.model_dump(include={"arch", "stem", "format", "checkpoint_key", "pipeline"})),
-        "protocol": files.digest([protocol.probe, protocol.level, probes.make(protocol.probe, protocol.settings).chosen()]),
-        "images": files.digest([images.fingerprint, images.split_hash, cell.imageset.geometry, cell.imageset.metric]),
-        "dtype": str(resolve_dtype(options.dtype)),
-    }
-
-
-def _weights(cell: Cell, options: Options) -> str:
-    """The sha256 of the file, or the seed of random weights."""
-    path = sources.require(cell.backbone, download=options.download)
-    seed = cell.seed if cell.backbone.seed is None else cell.backbone.seed
-    return files.sha256_file(path) if path else f"random, seed {seed}"
-
-
-def _confirm(cell: Cell, inputs: dict[str, str], options: Options) -> Cell:
-    """A result that is already there stands only if what it depends on is still the same."""
-    try:
-        record = results.read(cell.path)
-    except RingbenchError as error:
-        cell.state, cell.reason = "failed", str(error)
-        return cell
-    changed = [part for part, value in inputs.items() if record.get("inputs", {}).get(part) != value]
-    if options.on_bad_image == "stop" and any(record["n_skipped"].values()):
-        changed.append("images, some of them skipped")
-    if changed:
-        cell.state = "failed"
-        cell.reason = f"{cell.path} was measured with other {', '.join(changed)}; --force replaces it, --results DIR keeps both"
-    return cell
+    return finish(
+        cell,
+        outcome,
+        options,
+        inputs=inputs,
+        certificate=backbone.certificate,
+        images=images,
+        pipeline=str(prepared.pipeline),
+        skipped={"trainval": len(trainval.skipped), "test": len(test.skipped)},
+        notes=prepared.notes,
+        device=device,
+        dtype=str(backbone.dtype).removeprefix("torch."),
+        seconds=clock.seconds(),
+        features={"cached": trainval.cached and test.cached, "trainval": trainval.made, "test": test.made},
+    )
 
 
 def _size_notes(image: np.ndarray, pipeline: Pipeline, stem: str) -> list[str]:
@@ -225,22 +161,3 @@ def _size_notes(image: np.ndarray, pipeline: Pipeline, stem: str) -> list[str]:
     if used < 64 and stem == "imagenet":
         notes.append(f"an input of {used} px leaves a {-(-used // 32)} px res5 map behind the imagenet stem")
     return notes
-
-
-def _close(cell: Cell, state: str, reason: str) -> Cell:
-    """A result that is already there is not undone by data or weights that have gone since."""
-    if cell.state != "done":
-        cell.state, cell.reason = state, reason
-    return cell
-
-
-def _fail(cell: Cell, error: Exception, results_dir: Path) -> Cell:
-    if _close(cell, "failed", _sentence(error)).state == "failed":
-        failure = {"status": "failed", "reasons": [cell.reason], "metric": cell.imageset.metric, "metrics": {}}
-        results.write(results_dir, _identity(cell) | failure)
-    return cell
-
-
-def _sentence(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text if isinstance(error, RingbenchError) else f"{type(error).__name__}: {text.splitlines()[0]} (--debug shows where)"

@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from backbones.spec import BackboneSpec
+from bench import setup_detection
 from bench.entries import LABELS
 from bench.page import page
 from bench.registry import Registry
@@ -14,7 +15,7 @@ from imagesets.spec import ImagesetSpec
 from ringbench import places
 from ringbench.errors import RingbenchError
 from ringbench.spec import Spec
-from transfer.spec import ProtocolSpec, TaskSpec
+from transfer.spec import DETECTION, ProtocolSpec, TaskSpec
 
 
 def show_entry(registry: Registry, name: str) -> None:
@@ -46,7 +47,7 @@ def _facts(registry: Registry, spec: Spec) -> dict[str, Any]:
             facts["tasks"] = [task.name for task in registry.tasks.values() if task.protocol == spec.name]
         case TaskSpec():
             protocol, imageset = registry.protocols[spec.protocol], registry.imagesets[spec.imageset]
-            facts |= {"image set": spec.imageset, "metric": imageset.metric, "geometry": imageset.geometry}
+            facts |= {"image set": spec.imageset, "metric": spec.metric or imageset.metric, "geometry": imageset.geometry}
             facts |= {"protocol": spec.protocol, **protocol.model_dump(include={"probe", "level", "settings", "source"})}
     return facts | {"available": missing(registry, spec) or "yes", "written in": registry.places[spec.name]}
 
@@ -75,7 +76,8 @@ def missing(registry: Registry, spec: Spec) -> str | None:
             case ImagesetSpec():
                 return providers.missing(spec, places.data())
             case TaskSpec():
-                return missing(registry, registry.imagesets[spec.imageset])
+                detector = registry.protocols[spec.protocol].probe == DETECTION
+                return missing(registry, registry.imagesets[spec.imageset]) or (setup_detection.missing() if detector else None)
     except RingbenchError as error:
         return str(error)
     return None

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from bench import registry
 from bench.cli import app
-from bench.convert import detector_inputs
 from bench.inputs import sample
 from imagesets import image_set
 from imagesets.pipeline import parse
 from ringbench import places
 from ringbench.errors import UsageError
+from transfer.detection.settings import detector_inputs
 
 STATE, OTHER = trunk_state(seed=0), trunk_state(seed=1)
 
@@ -50,7 +50,7 @@ def test_converting_twice_gives_the_same_bytes(moco, tmp_path, target):
 @pytest.mark.parametrize("steps", ["", "|scale01", "|scale01|normalize(imagenet)", "|normalize(100,110,120;1,1,57)"])
 def test_a_detector_is_told_to_prepare_pixels_as_the_entry_does(colour, steps):
     """CASES C13. Its arithmetic, (pixels in its channel order - mean) / std, is that of the pipeline."""
-    pipeline, told = parse(colour + steps), detector_inputs(colour + steps)
+    pipeline, told = parse(colour + steps), detector_inputs(parse(colour + steps))
     image = np.random.default_rng(0).integers(0, 256, (4, 5, 3), np.uint8)
     ordered = image if told["INPUT.FORMAT"] == "RGB" else image[..., ::-1]
     found = (ordered - np.array(told["MODEL.PIXEL_MEAN"])) / np.array(told["MODEL.PIXEL_STD"])
@@ -68,7 +68,7 @@ def test_the_card_of_a_detectors_file_holds_its_inputs_and_they_must_be_fixed(mo
     assert detector["MODEL.PIXEL_MEAN"] == [123.675, 116.28, 103.53]
     assert detector["MODEL.PIXEL_STD"] == [58.395, 57.12, 57.375]
     with pytest.raises(UsageError, match="a detector needs fixed ones"):
-        detector_inputs("rgb|scale01|normalize(dataset)")
+        detector_inputs(parse("rgb|scale01|normalize(dataset)"))
 
 
 def test_register_tells_the_way_to_the_trunk_and_show_shows_the_certificate(moco):

@@ -98,6 +98,33 @@ def test_detectron2s_pickle_holds_trunk_arrays_alone_and_computes_the_same_stage
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
 
 
+@pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
+def test_detectron2s_own_resnet_reads_the_pickle_whole_and_computes_the_same_stages(tmp_path, arch):
+    """CASES C5, E3."""
+    pytest.importorskip("detectron2", reason="Detectron2 is not installed: bench setup detection")
+    from detectron2.checkpoint import DetectionCheckpointer
+    from detectron2.config import get_cfg
+    from detectron2.modeling import build_backbone
+
+    trunk = build(arch, "imagenet").eval()
+    trunk.load_state_dict(trunk_state(arch))
+    export.write(FrozenBackbone(trunk, {"arch": arch, "stem": "imagenet"}), "detectron2", tmp_path / "out.pkl", PIPELINE)
+    cfg = get_cfg()
+    cfg.MODEL.RESNETS.DEPTH, cfg.MODEL.RESNETS.STRIDE_IN_1X1 = int(arch.removeprefix("resnet")), False
+    cfg.MODEL.RESNETS.RES2_OUT_CHANNELS = trunk.width // 8
+    cfg.MODEL.RESNETS.OUT_FEATURES, cfg.MODEL.BACKBONE.FREEZE_AT = ["stem", "res2", "res3", "res4", "res5"], 5
+    theirs = build_backbone(cfg).eval()
+    unmatched = DetectionCheckpointer(theirs)._load_model(DetectionCheckpointer(theirs)._load_file(str(tmp_path / "out.pkl")))
+    assert unmatched.missing_keys == []
+    assert unmatched.unexpected_keys == []
+    x = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        found, expected = theirs(x), trunk(x)
+        expected["stem"] = trunk.maxpool(trunk.relu(trunk.bn1(trunk.conv1(x))))
+    for level, value in expected.items():
+        torch.testing.assert_close(found[level], value, rtol=1e-4, atol=1e-4 * value.abs().max().item())
+
+
 class ArraysOnly(pickle.Unpickler):
     """Fails for anything but plain values and numpy arrays."""
 

@@ -6,13 +6,14 @@ from pydantic import Field, StringConstraints
 
 from ringbench.spec import Name, Spec
 
-Level = Literal["res2", "res3", "res4", "res5", "prepool", "pooled"]
+Level = Literal["res2", "res3", "res4", "res5", "prepool", "pooled", "stages"]  # stages: res2 .. res5, as a detector uses them
+DETECTION = "detection"  # the probe that is a detector: transfer/detection
 
 
 class ProtocolSpec(Spec):
     """One way of measuring. The name carries a version (`logreg@1`): change a setting, change the version.
 
-    `probe` names a file in transfer/probes; `settings` are its arguments and are checked by it.
+    `probe` names a file in transfer/probes, or is `detection`; `settings` are its arguments and are checked by it.
     """
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*@[0-9]+$", max_length=100)]
@@ -27,3 +28,4 @@ class TaskSpec(Spec):
 
     imageset: Name
     protocol: Name
+    metric: Name | None = None  # the headline number, in place of the image set's

@@ -1,4 +1,4 @@
-"""Commands about what there is: list, show, validate, registry verify, doctor."""
+"""Commands about what there is: list, show, validate, registry verify, doctor, setup."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -80,3 +80,15 @@ def doctor(ctx: typer.Context) -> None:
     from bench import doctor as examination
 
     examination.main(ctx.obj.registry)
+
+
+def setup(
+    part: Annotated[Literal["detection"], typer.Argument(help="What to make ready.")],
+    from_source: Annotated[
+        bool, typer.Option("--from-source", help="Build the official source, in minutes, in place of a repacked wheel.")
+    ] = False,
+) -> None:
+    """Install what pip cannot install by name: Detectron2."""
+    from bench import setup_detection
+
+    setup_detection.command(from_source=from_source)

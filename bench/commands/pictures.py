@@ -17,7 +17,7 @@ def show_predictions(
     score: Annotated[float, typer.Option(metavar="S", help="Draw no prediction with a lower score.")] = 0.5,
     data: DataDir = None,
 ) -> None:
-    """Draw ground truth beside predictions, a PNG for each image."""
+    """Draw ground truth and predictions side by side, as PNG."""
     from bench import registry
     from bench import show_predictions as showing
     from ringbench import places

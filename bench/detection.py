@@ -1,0 +1,154 @@
+"""Cells whose probe is a detector: one training for each protocol and seed, however many tasks are told from it."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from backbones import loading
+from backbones.device import resolve_device, resolve_dtype
+from backbones.trunk import FrozenBackbone
+from bench.cells import close, confirm, fail, finish, inputs_of, weights_of
+from bench.inputs import measure as input_drift
+from bench.plan import Cell, Options
+from imagesets import annotated
+from imagesets import pipeline as pipelines
+from imagesets.annotated import AnnotatedSet
+from imagesets.image_set import ImageSet
+from imagesets.pipeline import Pipeline
+from imagesets.statistics import channel_statistics
+from ringbench import progress
+from ringbench.clock import Clock
+from ringbench.errors import Unavailable
+from transfer.detection.settings import settings
+from transfer.spec import ProtocolSpec
+
+DRIFT_IMAGES = 64
+LIBRARIES = ("detectron2", "pycocotools")
+
+
+def measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
+    """Cells of one backbone and one set of annotated images; see bench.runner.execute."""
+    clock = Clock()
+    try:
+        with clock("open"):
+            images, weights = annotated.load(cells[0].imageset, options.data), weights_of(cells[0], options)
+        inputs = {cell.task.name: inputs_of(cell, images, weights, _meaning(cell.protocol), options) for cell in cells}
+        yield from (confirm(cell, inputs[cell.task.name], options) for cell in cells if cell.state == "done")
+        cells = [cell for cell in cells if cell.state == "run"]
+        if not cells:
+            return
+        backbone, pipeline, notes = _prepare(cells[0], images, options, clock)
+    except Unavailable as error:
+        yield from (close(cell, "unavailable", str(error)) for cell in cells)
+        return
+    except Exception as error:
+        yield from (fail(cell, error, options) for cell in cells)
+        return
+    runs = defaultdict(list)
+    for cell in cells:
+        runs[cell.protocol.name, cell.seed].append(cell)
+    for together in runs.values():
+        timed = Clock(clock)
+        try:
+            outcome = _measure(together[0], images, backbone, pipeline, options, timed)
+        except Exception as error:
+            yield from (fail(cell, error, options) for cell in together)
+            continue
+        for cell in together:
+            try:
+                yield _finished(cell, outcome, images, backbone, pipeline, notes, inputs[cell.task.name], options, timed)
+            except Exception as error:
+                yield fail(cell, error, options)
+
+
+def cost(cells: list[Cell], options: Options) -> str:
+    """What cells of one group will take, in words; nothing is computed, but annotations are read."""
+    from transfer.detection import config
+
+    images = annotated.load(cells[0].imageset, options.data)
+    n = {split: len(part.images) for split, part in images.splits.items()}
+    schedules = []
+    for protocol in {cell.protocol.name: cell.protocol for cell in cells}.values():
+        chosen = settings(protocol.settings)
+        cfg = config.scaled(config.read(chosen.config), options.batch, chosen.iterations)
+        schedules.append(f"{protocol.name}: {config.schedule(cfg)}")
+    return f"{'; '.join(schedules)}; of {n['train']:,} images, tested on {n['test']:,}"
+
+
+def folder_of(cell: Cell, results: Path) -> Path:
+    """Where a detector's log, checkpoints and predictions are: beside the results, by the image set's name."""
+    return results / cell.backbone.name / cell.imageset.name / f"{cell.protocol.name}.seed{cell.seed}"
+
+
+def _meaning(protocol: ProtocolSpec) -> list:
+    from transfer.detection import config
+
+    chosen = settings(protocol.settings)
+    return [protocol.probe, protocol.level, chosen.model_dump(), config.read(chosen.config).dump()]
+
+
+def _prepare(cell: Cell, images: AnnotatedSet, options: Options, clock: Clock) -> tuple[FrozenBackbone, Pipeline, list[str]]:
+    """The backbone on the CPU, from where its weights go into the detector, and its pipeline, resolved."""
+    with clock("load"):
+        backbone = loading.load(cell.backbone, seed=cell.seed, download=options.download)
+    pipeline, training, notes = pipelines.parse(cell.backbone.pipeline), _training_images(images), []
+    if pipeline.needs_statistics:
+        with clock("statistics"), progress.bar(f"{cell.imageset.name} statistics") as update:
+            pipeline = pipeline.resolve(*channel_statistics(training, progress=update, on_bad="skip"))
+    backbone = backbone.for_inputs(scale01=pipeline.scale01, mean=pipeline.mean, std=pipeline.std)
+    if backbone.certificate["source"] != "random":
+        with clock("drift"):
+            found, _ = input_drift(backbone, pipeline, training, DRIFT_IMAGES)
+        notes += [found.warning] if found.warning else []
+    return backbone, replace(pipeline, geometry=()), notes
+
+
+def _measure(cell: Cell, images, backbone, pipeline, options: Options, clock: Clock) -> dict:
+    from transfer.detection.measure import measure
+
+    with clock("detector"):
+        return measure(
+            cell.protocol,
+            images,
+            backbone,
+            pipeline,
+            seed=cell.seed,
+            device=resolve_device(options.device),
+            dtype=resolve_dtype(options.dtype),
+            folder=folder_of(cell, options.results),
+            batch=options.batch,
+            nproc=options.nproc,
+            overfit_check=options.overfit_check,
+            again=options.force,
+            label=f"{cell.backbone.name} on {cell.imageset.name}",
+        )
+
+
+def _finished(cell, outcome, images, backbone, pipeline, notes, inputs, options, clock) -> Cell:
+    return finish(
+        cell,
+        outcome,
+        options,
+        inputs=inputs,
+        certificate=backbone.certificate,
+        images=images,
+        pipeline=str(pipeline),
+        skipped={"train": 0, "test": 0},  # annotations are checked beforehand, and what was wrong is counted
+        notes=notes,
+        libraries=LIBRARIES,
+        device=str(resolve_device(options.device)),
+        dtype=str(resolve_dtype(options.dtype)).removeprefix("torch."),
+        seconds=clock.seconds(),
+    )
+
+
+def _training_images(images: AnnotatedSet) -> ImageSet:
+    """The images a detector trains on, as those that count pixels read them."""
+    keys = [os.path.relpath(image["file_name"], images.root) for image in images.splits["train"].images]
+    none, everything = np.empty(0, np.int64), np.arange(len(keys))
+    splits = {"train": everything, "val": none, "test": none}
+    return ImageSet(images.spec, images.classes, np.zeros(len(keys), np.int64), None, keys, splits, [], images.root)

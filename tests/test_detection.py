@@ -1,0 +1,321 @@
+"""A detector from its encoder to its record: each head trained for a moment, runs kept apart, and what must stop one."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from bench import cli, registry, results, setup_detection
+from bench import plan as planning
+from bench.plan import Options
+
+needs_detectron2 = pytest.mark.skipif(
+    setup_detection.missing() is not None, reason="Detectron2 is not installed: bench setup detection"
+)
+SMALL = [
+    *("INPUT.MIN_SIZE_TRAIN", (96,), "INPUT.MIN_SIZE_TEST", 96, "TEST.PRECISE_BN.NUM_ITER", 1),
+    *("MODEL.RPN.POST_NMS_TOPK_TRAIN", 20, "MODEL.RPN.POST_NMS_TOPK_TEST", 8, "MODEL.RPN.BATCH_SIZE_PER_IMAGE", 16),
+    *("MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE", 8, "TEST.DETECTIONS_PER_IMAGE", 4),
+    *("MODEL.ROI_HEADS.SCORE_THRESH_TEST", 0.0, "MODEL.ROI_KEYPOINT_HEAD.CONV_DIMS", (16,), "MODEL.FPN.OUT_CHANNELS", 16),
+]
+
+
+def bench(*arguments: object):
+    return CliRunner().invoke(cli.app, list(map(str, arguments)))
+
+
+@pytest.fixture
+def few_scenes(monkeypatch):
+    from imagesets.providers import shapes
+
+    monkeypatch.setattr(shapes, "SCENES", {"train": 4, "test": 3})
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Every configuration with small images and few regions."""
+    from transfer.detection import config
+
+    read = config.read
+
+    def smaller(name: str):
+        cfg = read(name)
+        cfg.merge_from_list(SMALL)
+        return cfg
+
+    monkeypatch.setattr(config, "read", smaller)
+
+
+@pytest.fixture
+def scenes(few_scenes, tmp_path):
+    from imagesets import annotated
+    from imagesets.spec import ImagesetSpec
+
+    return annotated.load(ImagesetSpec(name="shapes", title="s", provider="shapes"), tmp_path)
+
+
+def measured(images, folder, protocol: str, arch: str = "resnet18", stem: str = "imagenet", **options) -> dict:
+    from backbones import loading
+    from backbones.spec import BackboneSpec
+    from imagesets.pipeline import parse
+    from transfer.detection.measure import measure
+
+    text = "rgb|scale01" if stem == "lab" else "rgb|scale01|normalize(half)"
+    backbone = loading.load(BackboneSpec(name="r", title="r", arch=arch, stem=stem, source="random", pipeline=text))
+    pipeline = parse(text)
+    backbone = backbone.for_inputs(scale01=pipeline.scale01, mean=pipeline.mean, std=pipeline.std)
+    spec = planning.shortened(registry.load().protocols[protocol], options.pop("iterations", 2))
+    settled = {"seed": 0, "device": torch.device("cpu"), "dtype": torch.float32, "batch": 1, "folder": folder} | options
+    return measure(spec, images, backbone, pipeline, **settled)
+
+
+def in_voc_style(images):
+    splits = {
+        name: replace(split, annotations=[annotation | {"difficult": 0} for annotation in split.annotations])
+        for name, split in images.splits.items()
+    }
+    return replace(images, splits=splits, style="voc")
+
+
+# --- each head, for a moment
+
+
+@needs_detectron2
+@pytest.mark.parametrize(
+    ("protocol", "kinds"),
+    [
+        ("voc-c4-24k@1", {"box"}),
+        ("coco-c4-1x@1", {"box", "mask"}),
+        ("coco-keypoint-fpn-1x@1", {"box", "keypoint"}),
+    ],
+)
+def test_each_head_trains_and_is_measured(scenes, small, tmp_path, protocol, kinds):
+    images = in_voc_style(scenes) if protocol.startswith("voc") else scenes
+    outcome = measured(images, tmp_path / "run", protocol)
+    assert {name.split("_")[0] for name in outcome["metrics"]} == kinds
+    for score in outcome["metrics"].values():
+        assert 0 <= score["ci_low"] <= score["value"] <= score["ci_high"] <= 100 or math.isclose(score["value"], 0)
+        assert score["n"] == 3
+    assert set(outcome["per_class"]) == kinds
+    assert ("box_AP50_voc07" in outcome["metrics"]) == protocol.startswith("voc")
+    predictions = json.loads((tmp_path / "run" / "predictions.json").read_text())
+    assert {found["image_id"] for found in predictions} <= {image["id"] for image in images.splits["test"].images}
+    assert all(found["category_id"] in images.category_ids for found in predictions)
+    assert ("segmentation" in predictions[0], "keypoints" in predictions[0]) == ("mask" in kinds, "keypoint" in kinds)
+    assert any("calibrat" in note or "batch norm statistics" in note for note in outcome["notes"])
+    assert max(outcome["run"]["parity"].values()) < 1e-4
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "Total training time" in log
+    assert list((tmp_path / "run").glob("events.out.tfevents.*")), "TensorBoard's curves"
+
+
+@needs_detectron2
+def test_both_streams_of_cmc_go_into_a_detector(scenes, small, tmp_path):
+    outcome = measured(scenes, tmp_path / "run", "coco-c4-1x@1", stem="lab", iterations=1)
+    assert outcome["metrics"]["box_AP"]["n"] == 3
+
+
+# --- one folder, one run
+
+
+@needs_detectron2
+def test_the_same_seed_finds_the_same_boxes_again(scenes, small, tmp_path):
+    for name in ("first", "second"):
+        measured(scenes, tmp_path / name, "coco-c4-1x@1")
+    first, second = ((tmp_path / name / "predictions.json").read_text() for name in ("first", "second"))
+    assert first == second
+
+
+@needs_detectron2
+def test_a_finished_run_is_measured_again_without_training(scenes, small, tmp_path, monkeypatch):
+    outcome = measured(scenes, tmp_path / "run", "coco-c4-1x@1")
+    from transfer.detection import measure
+
+    monkeypatch.setattr(measure, "launch", lambda *arguments, **options: pytest.fail("it trained again"))
+    assert measured(scenes, tmp_path / "run", "coco-c4-1x@1") == outcome
+
+
+@needs_detectron2
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [({"arch": "resnet34"}, "encoder"), ({"seed": 1}, "configuration"), ({"batch": 2}, "configuration")],
+)
+def test_the_folder_of_another_run_is_refused_and_says_what_is_other(scenes, small, tmp_path, other, named):
+    from ringbench.errors import RingbenchError
+
+    measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=1)
+    with pytest.raises(RingbenchError, match=f"holds a run with another.*{named}.*--force"):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=1, **other)
+
+
+@needs_detectron2
+def test_a_run_that_was_cut_short_goes_on_from_its_checkpoint(scenes, small, tmp_path, monkeypatch):
+    from transfer.detection import config, job
+
+    read = config.read
+
+    def saving(name: str):
+        cfg = read(name)
+        cfg.SOLVER.CHECKPOINT_PERIOD = 1
+        return cfg
+
+    def killed(cfg, model, category_ids):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(config, "read", saving)
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "predict", killed)
+        with pytest.raises(KeyboardInterrupt):
+            measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=3)
+    (tmp_path / "run" / "last_checkpoint").write_text("model_0000001.pth")
+    measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=3)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "Starting training from iteration 2" in log
+
+
+# --- what stops a run
+
+
+@needs_detectron2
+def test_a_loss_that_is_no_number_stops_the_run_names_the_images_and_leaves_no_result(scenes, small, tmp_path, monkeypatch):
+    from ringbench.errors import RingbenchError
+    from transfer.detection import config
+
+    read = config.read
+
+    def explosive(name: str):
+        cfg = read(name)
+        cfg.SOLVER.BASE_LR, cfg.SOLVER.WARMUP_ITERS, cfg.SOLVER.STEPS = 1e12, 0, ()
+        return cfg
+
+    monkeypatch.setattr(config, "read", explosive)
+    with pytest.raises(RingbenchError, match=r"training diverged at iteration \d+ on the images \d+"):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=20)
+    assert not (tmp_path / "run" / "finished.json").exists()
+
+
+@needs_detectron2
+def test_a_detector_that_cannot_learn_ten_images_by_heart_does_not_start_a_long_run(scenes, small, tmp_path, monkeypatch):
+    from ringbench.errors import RingbenchError
+    from transfer.detection import job
+
+    monkeypatch.setattr(job, "BRIEF", 1)  # too short to learn anything
+    with pytest.raises(RingbenchError, match=r"finds nothing on the same images \(AP50 0\).*--no-overfit-check"):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=job.LONG)
+    assert not (tmp_path / "run" / "last_checkpoint").exists()
+
+
+@needs_detectron2
+def test_the_check_on_ten_images_lets_pass_what_learns_and_leaves_short_runs_alone(scenes, small, tmp_path, monkeypatch):
+    from transfer.detection import job
+
+    class Enough(Exception):
+        pass
+
+    def found(few, categories, predictions, kind, **options):
+        assert kind == "bbox"
+        assert {annotation["image_id"] for annotation in few.annotations} == {image["id"] for image in few.images}
+        raise Enough
+
+    monkeypatch.setattr(job, "BRIEF", 1)
+    monkeypatch.setattr(job, "evaluate", found)
+    with pytest.raises(Enough):
+        measured(scenes, tmp_path / "long", "coco-c4-1x@1", iterations=job.LONG)
+    measured(scenes, tmp_path / "short", "coco-c4-1x@1", iterations=1)
+
+
+@needs_detectron2
+def test_half_precision_is_asked_for_on_cuda_alone_and_processes_need_gpus(scenes, small, tmp_path):
+    from ringbench.errors import UsageError
+
+    with pytest.raises(UsageError, match="on CUDA only"):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1", dtype=torch.bfloat16)
+    with pytest.raises(UsageError, match="need as many GPUs"):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1", nproc=2)
+
+
+# --- through `bench run`
+
+
+@needs_detectron2
+def test_bench_run_trains_once_for_boxes_and_masks_and_writes_whole_records(few_scenes, small, tmp_path):
+    tasks = ("--task", "shapes_det", "--task", "shapes_seg")
+    told = bench("run", "--backbone", "random_resnet18", *tasks, "--iterations", 2, "--batch", 1, "--device", "cpu", "--debug")
+    assert told.exit_code == 0, told.output
+    records = results.read_all(tmp_path / "results")
+    assert {(record["task"], record["metric"]) for record in records} == {("shapes_det", "box_AP50"), ("shapes_seg", "mask_AP50")}
+    one, two = records
+    assert one["protocol"] == "shapes-c4+2it@1"
+    assert one["metrics"] == two["metrics"]
+    assert one["run"] == two["run"], "one training"
+    assert one["level"] == "stages"
+    assert one["selected"] | {"batch": 1, "learning_rate": 0.005, "iterations": 2, "freeze": "trunk"} == one["selected"]
+    assert one["pipeline"].startswith("rgb(pil)|scale01|normalize(0.")
+    assert {"detectron2", "pycocotools", "torch"} <= set(one["versions"])
+    again = bench("run", "--backbone", "random_resnet18", *tasks, "--iterations", 2, "--batch", 1, "--device", "cpu")
+    assert again.output.count("done") == 3
+    board = bench("leaderboard", "export")
+    assert "box_AP50" in board.output
+    assert "shapes-c4+2it@1" in board.output
+
+
+def test_without_detectron2_its_tasks_are_unavailable_and_say_what_to_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(setup_detection, "find_spec", lambda name: None)
+    told = bench("run", "--backbone", "random_resnet18", "--task", "shapes_det")
+    assert told.exit_code == 3
+    assert "bench setup detection" in told.output
+    assert "bench setup detection" in bench("show", "coco_det").output or "coco" in bench("show", "coco_det").output
+    assert "bench setup detection" in bench("show", "shapes_det").output
+    assert "bench setup detection" in bench("doctor").output
+
+
+def test_the_plan_gives_a_shortened_detector_a_protocol_of_its_own_and_leaves_probes_alone(tmp_path):
+    known = registry.load()
+    options = Options(tmp_path, tmp_path, iterations=100)
+    plan = planning.make(known, ["random_resnet18"], ["shapes_det", "digits_knn"], [0], options)
+    assert {cell.protocol.name for cell in plan.cells} == {"shapes-c4+100it@1", "knn@1"}
+    detector = next(cell for cell in plan.cells if cell.task.name == "shapes_det")
+    assert detector.protocol.settings["iterations"] == 100
+    assert detector.path.name == "shapes-c4+100it@1.seed0.json"
+
+
+def test_boxes_and_masks_of_one_image_set_are_one_group_and_labels_another(tmp_path):
+    plan = planning.make(
+        registry.load(), ["random_resnet18"], ["shapes_det", "shapes_seg", "digits_knn"], [0], Options(tmp_path, tmp_path)
+    )
+    assert [len(group) for group in plan.groups()] == [1, 2] or [len(group) for group in plan.groups()] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "sentence"),
+    [
+        (
+            "{title: x, probe: detection, level: pooled, settings: {config: voc_c4_24k}, source: x}",
+            "detection, and only it, sees stages",
+        ),
+        ("{title: x, probe: knn, level: stages, source: x}", "detection, and only it, sees stages"),
+        ("{title: x, probe: detection, level: stages, settings: {config: voc_c4_24}, source: x}", "did you mean"),
+        ("{title: x, probe: detection, level: stages, settings: {config: voc_c4_24k, freeze: all}, source: x}", "freeze"),
+    ],
+)
+def test_a_protocol_that_means_no_detector_is_a_problem_of_the_registry(tmp_path, protocol, sentence):
+    (tmp_path / "registry.yaml").write_text(f"protocols:\n  mine@1: {{title: x, source: x, {protocol}}}\n")
+    told = bench("validate")
+    assert told.exit_code == 2
+    assert "registry.yaml:2:" in told.output
+    assert sentence in told.output
+
+
+def test_a_task_told_by_a_number_that_was_not_measured_is_a_failure_with_the_known_ones(tmp_path):
+    from bench.cells import finish
+    from ringbench.errors import RingbenchError
+
+    known = registry.load()
+    task = known.tasks["shapes_det"].model_copy(update={"metric": "box_AP5"})
+    specs = known.backbones["random_resnet18"], task, known.protocols["shapes-c4@1"], known.imagesets["shapes"]
+    nothing = {"inputs": {}, "certificate": {}, "images": None, "pipeline": "", "skipped": {}, "notes": []}
+    with pytest.raises(RingbenchError, match="told by box_AP5, which was not measured; there are box_AP50"):
+        finish(planning.Cell(*specs, 0, tmp_path), {"metrics": {"box_AP50": {}}}, Options(tmp_path, tmp_path), **nothing)

@@ -1,0 +1,104 @@
+"""Detectron2's configuration of a run: a readable YAML file, bound to an encoder, an image set and a machine."""
+
+import os
+
+import torch
+from detectron2.config import CfgNode, get_cfg
+from detectron2.engine import DefaultTrainer
+
+from imagesets.annotated import AnnotatedSet
+from imagesets.pipeline import Pipeline
+from ringbench.errors import UsageError
+from transfer.detection.settings import CONFIGS, Settings, detector_inputs
+
+FREEZE_AT = {"encoder": 5, "trunk": 4, "none": 0}  # stem .. res5, stem .. res4, nothing
+NAMES = {  # what takes the place of Detectron2's ResNet
+    "build_resnet_backbone": "build_trunk_backbone",
+    "build_resnet_fpn_backbone": "build_trunk_fpn_backbone",
+    "Res5ROIHeads": "TrunkRes5ROIHeads",
+    "StandardROIHeads": "StandardROIHeads",
+}
+
+
+def read(name: str) -> CfgNode:
+    """The configuration of that name, with the section MODEL.TRUNK to be filled in."""
+    cfg = get_cfg()
+    cfg.MODEL.TRUNK = CfgNode({"ARCH": "", "STEM": ""})
+    cfg.merge_from_file(str(CONFIGS / f"{name}.yaml"))
+    return cfg
+
+
+def bound(
+    chosen: Settings,
+    arch: str,
+    stem: str,
+    pipeline: Pipeline,
+    images: AnnotatedSet,
+    names: dict[str, str],
+    *,
+    batch: int | None,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> CfgNode:
+    """The configuration in full; `names` are the catalogue names of the splits train and test.
+
+    Raises UsageError where it asks for masks or keypoints that the image set has not.
+    """
+    cfg = read(chosen.config)
+    model = cfg.MODEL
+    model.TRUNK.ARCH, model.TRUNK.STEM = arch, stem
+    model.BACKBONE.NAME, model.ROI_HEADS.NAME = NAMES[model.BACKBONE.NAME], NAMES[model.ROI_HEADS.NAME]
+    model.BACKBONE.FREEZE_AT = FREEZE_AT[chosen.freeze]
+    model.WEIGHTS = ""
+    cfg.merge_from_list([part for item in detector_inputs(pipeline).items() for part in item])
+    _fit_to(cfg, images)
+    cfg.DATASETS.TRAIN, cfg.DATASETS.TEST = (names["train"],), (names["test"],)
+    cfg = scaled(cfg, batch, chosen.iterations)
+    cfg.SEED, cfg.MODEL.DEVICE = seed, str(device)
+    cfg.SOLVER.AMP.ENABLED = dtype != torch.float32
+    if cfg.SOLVER.AMP.ENABLED and device.type != "cuda":
+        raise UsageError(f"Detectron2 trains in {dtype} on CUDA only; use --dtype float32")
+    workers = (os.cpu_count() or 1) if device.type == "cuda" else 0  # on a CPU decoding is the smaller part, and in turn
+    cfg.DATALOADER.NUM_WORKERS = min(cfg.DATALOADER.NUM_WORKERS, workers)
+    return cfg
+
+
+def scaled(cfg: CfgNode, batch: int | None, iterations: int | None) -> CfgNode:
+    """Another batch by the linear rule (Goyal et al. 2017), as Detectron2 applies it; then a shorter schedule in proportion."""
+    cfg = cfg.clone()
+    if batch and batch != cfg.SOLVER.IMS_PER_BATCH:
+        cfg.SOLVER.REFERENCE_WORLD_SIZE = cfg.SOLVER.IMS_PER_BATCH  # a worker for each image
+        cfg = DefaultTrainer.auto_scale_workers(cfg, batch)
+        cfg.SOLVER.REFERENCE_WORLD_SIZE = 0
+    if iterations:
+        share = iterations / cfg.SOLVER.MAX_ITER
+        cfg.SOLVER.MAX_ITER = iterations
+        cfg.SOLVER.STEPS = tuple(sorted({int(step * share) for step in cfg.SOLVER.STEPS}))
+        cfg.SOLVER.WARMUP_ITERS = round(cfg.SOLVER.WARMUP_ITERS * share)
+    return cfg
+
+
+def schedule(cfg: CfgNode) -> str:
+    """The schedule in words."""
+    solver = cfg.SOLVER
+    steps = " and ".join(f"{step:,}" for step in solver.STEPS)
+    return (
+        f"{solver.MAX_ITER:,} iterations of {solver.IMS_PER_BATCH} images, learning rate {solver.BASE_LR:g}, "
+        f"x {solver.GAMMA:g} at {steps}, warm-up {solver.WARMUP_ITERS:,}"
+    )
+
+
+def _fit_to(cfg: CfgNode, images: AnnotatedSet) -> None:
+    n_classes = len(images.classes)
+    cfg.MODEL.ROI_HEADS.NUM_CLASSES = cfg.MODEL.RETINANET.NUM_CLASSES = n_classes
+    if cfg.MODEL.MASK_ON:
+        kinds = {type(annotation.get("segmentation")) for split in images.splits.values() for annotation in split.annotations}
+        if type(None) in kinds:
+            raise UsageError(f"image set '{images.spec.name}' has no masks, which this protocol trains on")
+        cfg.INPUT.MASK_FORMAT = "polygon" if kinds == {list} else "bitmask"
+    if cfg.MODEL.KEYPOINT_ON:
+        if images.keypoints is None:
+            raise UsageError(f"image set '{images.spec.name}' has no keypoints, which this protocol trains on")
+        cfg.MODEL.ROI_KEYPOINT_HEAD.NUM_KEYPOINTS = len(images.keypoints.names)
+        cfg.TEST.KEYPOINT_OKS_SIGMAS = list(images.keypoints.sigmas)

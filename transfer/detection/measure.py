@@ -1,0 +1,151 @@
+"""The protocol `detection` applied: an encoder in a detector, trained on one split and measured on the other."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from detectron2.config import CfgNode
+from detectron2.engine import launch
+from torch.multiprocessing import ProcessRaisedException
+
+from backbones.trunk import FrozenBackbone, trunk_sha256
+from imagesets.annotated import AnnotatedSet
+from imagesets.pipeline import Pipeline
+from ringbench import files
+from ringbench.errors import RingbenchError, UsageError
+from transfer.detection import checks, config, data
+from transfer.detection.evaluate import evaluate
+from transfer.detection.job import Job, work
+from transfer.detection.settings import settings
+from transfer.spec import ProtocolSpec
+
+VERSION = 1  # of what is done here: a run of another is not gone on with
+WORDS = {"bbox": "box", "segm": "mask", "keypoints": "keypoint"}
+
+
+def measure(
+    protocol: ProtocolSpec,
+    images: AnnotatedSet,
+    backbone: FrozenBackbone,
+    pipeline: Pipeline,
+    *,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    folder: Path,
+    batch: int | None = None,
+    nproc: int = 1,
+    overfit_check: bool = True,
+    again: bool = False,
+    label: str = "detector",
+) -> dict:
+    """Train and test in `folder`, or find there what an equal run left, and return what `transfer.protocols.measure` returns:
+    metrics such as box_AP50 and mask_AP, with what was set and how it went.
+
+    `backbone` is on the CPU in float32, `pipeline` resolved and without geometry: images are resized as the configuration says.
+    Raises RingbenchError if the folder belongs to another run, unless `again`, which removes it; if the encoder and the one in
+    the detector disagree; if training diverges.
+    """
+    if nproc > 1 and device.type != "cuda":
+        raise UsageError(f"{nproc} processes need as many GPUs; --nproc does not go with --device {device.type}")
+    chosen, notes = settings(protocol.settings), list(images.notes)
+    trunk, certificate = backbone.trunk, backbone.certificate
+    if certificate["source"] == "random":
+        trunk = checks.calibrated(backbone, pipeline, images.splits["train"])
+        notes.append(f"batch norm statistics of the random encoder are those of {checks.CALIBRATION} training images")
+    names = data.register(images)
+    cfg = config.bound(
+        chosen,
+        certificate["arch"],
+        certificate["stem"],
+        pipeline,
+        images,
+        names,
+        batch=batch,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+    )
+    if cfg.SOLVER.IMS_PER_BATCH % nproc:
+        raise UsageError(f"a batch of {cfg.SOLVER.IMS_PER_BATCH} images cannot be shared by {nproc} processes; see --batch")
+    cfg.OUTPUT_DIR = str(folder)
+    if again:
+        shutil.rmtree(folder, ignore_errors=True)
+    _claim(folder, cfg, images, {"encoder": trunk_sha256(trunk), "processes": nproc, "dtype": str(dtype), "version": VERSION})
+    if not (folder / "finished.json").exists():
+        print(f"{label}: {config.schedule(cfg)}; log in {folder / 'log.txt'}", file=sys.stderr, flush=True)
+        job = Job(cfg, images, backbone, trunk, pipeline, dtype, seed, overfit_check, label)
+        try:
+            launch(work, nproc, dist_url="auto", args=(job,))
+        except ProcessRaisedException as error:  # of several processes; the last line is the error itself
+            raise RingbenchError(str(error).strip().splitlines()[-1].partition(": ")[2]) from None
+        backbone.verify()
+    finished = json.loads((folder / "finished.json").read_text())
+    scores = _scores(cfg, images, folder / "predictions.json", seed)
+    return {
+        "metrics": {f"{WORDS[kind]}_{name}": score for kind, found in scores.items() for name, score in found.metrics.items()},
+        "per_class": {WORDS[kind]: found.per_class for kind, found in scores.items()},
+        "chance": {f"{WORDS[kind]}_{name}": 0.0 for kind, found in scores.items() for name in found.metrics},
+        "interval": "95% bootstrap over images",
+        "n": {split: len(part.images) for split, part in images.splits.items()},
+        "selected": chosen.model_dump() | _solver(cfg),
+        "selected_on": None,
+        "grid": None,
+        "val_scores": None,
+        "grid_edge": False,
+        "converged": None,
+        "run": {"folder": str(folder), "predictions": str(folder / "predictions.json"), **finished},
+        "annotations": {split: part.report for split, part in images.splits.items()},
+        "notes": notes,
+    }
+
+
+def _claim(folder: Path, cfg: CfgNode, images: AnnotatedSet, parts: dict) -> None:
+    """Make `folder` the place of this run, and of no other one (a run is gone on with only by the same run)."""
+    said = cfg.clone()
+    said.OUTPUT_DIR = said.MODEL.DEVICE = ""
+    said.DATALOADER.NUM_WORKERS = 0
+    identity = parts | {"images": [images.fingerprint, images.split_hash], "configuration": files.digest(said.dump())}
+    path = folder / "run.json"
+    if path.exists():
+        found = json.loads(path.read_text())
+        if other := [part for part, value in identity.items() if found.get(part) != value]:
+            raise RingbenchError(
+                f"{folder} holds a run with another {', '.join(other)}; --force removes it, --results DIR keeps both"
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(cfg.dump(), encoding="utf-8")
+    files.write_json(path, identity)
+
+
+def _scores(cfg: CfgNode, images: AnnotatedSet, path: Path, seed: int) -> dict:
+    predictions, split = json.loads(path.read_text()), images.splits["test"]
+    kinds = {"bbox": True, "segm": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
+    return {
+        kind: evaluate(
+            split,
+            split.categories,
+            predictions,
+            kind,
+            style=images.style,
+            keypoints=images.keypoints,
+            seed=seed,
+        )
+        for kind, asked in kinds.items()
+        if asked
+    }
+
+
+def _solver(cfg: CfgNode) -> dict[str, int | float | list[int]]:
+    """The schedule as it was, after all scaling."""
+    solver = cfg.SOLVER
+    return {
+        "batch": solver.IMS_PER_BATCH,
+        "learning_rate": solver.BASE_LR,
+        "iterations": solver.MAX_ITER,
+        "steps": list(solver.STEPS),
+        "warm_up": solver.WARMUP_ITERS,
+    }
