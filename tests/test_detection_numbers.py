@@ -1,6 +1,7 @@
 """Numbers of detectors are those of pycocotools and of the VOC devkit; their intervals those of sets resampled for real."""
 
 import copy
+import dataclasses
 import itertools
 import json
 
@@ -44,18 +45,23 @@ def test_every_number_is_the_one_of_pycocotools(kind, name, evaluator):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_fast_evaluator_has_every_outcome_of_pycocotools(kind):
+def test_the_fast_evaluator_has_every_bit_of_pycocotools(kind, monkeypatch):
     if not matching._is_proven():
         pytest.skip(f"{matching.FAST} {matching.PROVEN} is not installed")
     for name in CASES:
         split, predictions = case(name)
         found, sigmas = results(split.coco(), predictions, kind, KEYPOINTS), list(KEYPOINTS.sigmas)
-        *fast, outcomes = matching._by_ultrafast(kind, copy.deepcopy(split.coco()), copy.deepcopy(found), sigmas)
-        *slow, expected = matching._by_pycocotools(kind, copy.deepcopy(split.coco()), copy.deepcopy(found), sigmas)
-        for mine, theirs in zip(fast, slow, strict=True):
-            np.testing.assert_array_equal(mine, theirs, err_msg=name)
-        for area in expected:
-            np.testing.assert_array_equal(outcomes[area], expected[area], err_msg=f"{name} {area}")
+        both = []
+        for proven in (True, False):
+            monkeypatch.setattr(matching, "_is_proven", lambda proven=proven: proven)
+            evaluation = matching.match(kind, copy.deepcopy(split.coco()), copy.deepcopy(found), sigmas)
+            both.append((evaluation.curves, evaluation.matches()))
+        (fast_curves, fast), (slow_curves, slow) = both
+        for area in slow:
+            np.testing.assert_array_equal(fast_curves[area].precision, slow_curves[area].precision, err_msg=f"{name} {area}")
+            for field in dataclasses.fields(matching.Matches):
+                mine, theirs = (getattr(matches[area], field.name) for matches in (fast, slow))
+                np.testing.assert_array_equal(mine, theirs, err_msg=f"{name} {area} {field.name}")
 
 
 @pytest.mark.parametrize(("imageset", "kind"), [("coco", "bbox"), ("coco", "segm"), ("coco_person", "keypoints")])
@@ -106,10 +112,10 @@ def guesses(images: annotated.AnnotatedSet) -> list[dict]:
 )
 def test_a_resample_equals_a_set_in_which_images_really_occur_so_often(name, kind):
     split, predictions = case(name)
-    weights = evaluation._weights(split, 6, seed=1)
+    weights = np.column_stack([np.ones(12, int), evaluation._weights(split, 6, seed=1)])
     found, _ = evaluation._samples(split, split.categories, predictions, kind, "coco", KEYPOINTS, weights)
-    for column in range(weights.shape[1]):
-        stats = oracle(*repeated(split, predictions, weights[:, column]), kind).stats
+    for column, times in enumerate([weights[:, 0], *weights.T]):  # the evaluator's own numbers, then ours
+        stats = oracle(*repeated(split, predictions, times), kind).stats
         expected = {name: 100 * value if value >= 0 else np.nan for name, value in zip(SUMMARY[kind], stats, strict=True)}
         assert {name: values[column] for name, values in found.items()} == pytest.approx(expected, abs=1e-10, nan_ok=True)
 
@@ -191,8 +197,8 @@ def test_voc_intervals_are_those_of_resampled_sets():
     split, predictions = difficult("plain")
     weights = evaluation._weights(split, 5, seed=2)
     found, _ = evaluation._samples(split, split.categories, predictions, "bbox", "voc", None, weights)
-    for column in range(weights.shape[1]):
-        copies = repeated(split, predictions, weights[:, column])
+    for column, times in enumerate([np.ones(12, int), *weights.T]):
+        copies = repeated(split, predictions, times)
         expected = np.nanmean([devkit(*copies, category["id"], 0.5) for category in split.categories])
         assert found["AP50_voc07"][column] == pytest.approx(100 * expected, abs=1e-10)
 

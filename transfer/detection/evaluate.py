@@ -122,10 +122,9 @@ def paired(
 
 
 def _weights(split: AnnotatedSplit, resamples: int, seed: int) -> np.ndarray:
-    """(I, 1 + R): every image once, then how often each is drawn."""
+    """(I, R): how often each resample draws each image."""
     n = len(split.images)
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
-    return np.concatenate([np.ones((1, n), drawn.dtype), drawn]).T
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).T
 
 
 def _interval(value: float, samples: np.ndarray, n: int, least: float) -> dict[str, float]:
@@ -147,22 +146,26 @@ def _samples(
     keypoints: Keypoints | None,
     weights: np.ndarray,
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Each metric in percent for each column of weights, and the value of each class for the first."""
+    """Each metric in percent for every image once and then for each column of weights; the value of each class for the first."""
     truth = document(split, categories, kind, keypoints)
     found = results(truth, predictions, kind, keypoints)
     names = {category["id"]: category["name"] for category in categories}
-    by_area = {}
     own = voc.match(truth, found) if style == "voc" and kind == "bbox" else None
-    for area, matches in match(kind, truth, found, list(keypoints.sigmas) if keypoints else None).items():
-        cuts = sorted({cut for cut, _, of in SUMMARY[kind].values() if of == area and cut != "precision"})
-        by_area[area] = curves(matches, weights, len(names), grid=COCO_GRID, cuts=cuts)
+    evaluation = match(kind, truth, found, list(keypoints.sigmas) if keypoints else None)
+    by_area = evaluation.curves
+    if weights.size:
+        for area, matches in evaluation.matches().items():
+            cuts = sorted({cut for cut, _, of in SUMMARY[kind].values() if of == area and cut != "precision"})
+            resampled = curves(matches, weights, len(names), grid=COCO_GRID, cuts=cuts)
+            by_area[area] = by_area[area].beside(resampled)
     samples = {
         name: _mean((by_area[area].precision if what == "precision" else by_area[area].recall[what])[at])
         for name, (what, at, area) in SUMMARY[kind].items()
     }
     per_class = by_area["all"].precision[:, :, 0].mean(0)
     if own is not None:
-        precision = curves(own, weights, len(names), grid=VOC_GRID, cuts=[]).precision
+        once = np.column_stack([np.ones(len(weights), weights.dtype), weights])
+        precision = curves(own, once, len(names), grid=VOC_GRID, cuts=[]).precision
         samples |= {name: _mean(precision[at]) for name, at in VOC.items()}
         per_class = precision[IOU50, :, 0]
     shown = {names[key]: 100 * float(value) for key, value in zip(sorted(names), per_class, strict=True)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,19 +44,49 @@ class Matches:
     wanted_image: np.ndarray  # (P,)
 
 
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """For T thresholds, K categories and R ways to count the images; NaN where a category has no object."""
+
+    precision: np.ndarray  # (T, K, R), the mean over the recalls of the grid
+    recall: dict[int, np.ndarray]  # (T, K, R) for each cut: how many detections of a category and an image count
+
+    def beside(self, more: Curves) -> Curves:
+        """With the columns of `more`, of its cuts."""
+        recall = {cut: np.concatenate([self.recall[cut], values], -1) for cut, values in more.recall.items()}
+        return Curves(np.concatenate([self.precision, more.precision], -1), recall)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """For each range of areas what the evaluator says of every image once, and on demand the matches behind it."""
+
+    curves: dict[str, Curves]
+    matches: Callable[[], dict[str, Matches]]
+
+
 def areas(kind: str) -> dict[str, tuple[float, float]]:
     """The ranges of object areas that are reported; COCO annotates no keypoints on small objects."""
     return {name: limits for name, limits in AREAS.items() if (kind, name) != ("keypoints", "small")}
 
 
-def match(kind: str, document: Record, predictions: Predictions, sigmas: list[float] | None = None) -> dict[str, Matches]:
-    """Matches for each range of areas; predictions as `predictions.results` makes them. All records are changed.
+def match(kind: str, document: Record, predictions: Predictions, sigmas: list[float] | None = None) -> Evaluation:
+    """Predictions as `predictions.results` makes them. All records are changed.
 
     Raises Unavailable where neither evaluator is installed.
     """
-    by = _by_ultrafast if _is_proven() else _by_pycocotools
-    *detections, outcomes = by(kind, document, predictions, sigmas)
-    return ranked(document, *detections, outcomes, _wanted(kind, document["annotations"]))
+    evaluated, found = (_by_ultrafast, _found_by_ultrafast) if _is_proven() else (_by_pycocotools, _found_by_pycocotools)
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation = evaluated(kind, document, predictions, sigmas)
+        evaluation.evaluate()
+        evaluation.accumulate()
+    precision, recall = (np.where(evaluation.eval[key] < 0, np.nan, evaluation.eval[key]) for key in ("precision", "recall"))
+    cuts = evaluation.params.maxDets
+    curves = {
+        area: Curves(precision[:, :, :, index, -1:].mean(1), {cut: recall[:, :, index, n : n + 1] for n, cut in enumerate(cuts)})
+        for index, area in enumerate(areas(kind))
+    }
+    return Evaluation(curves, lambda: ranked(document, *found(evaluation, kind), _wanted(kind, document["annotations"])))
 
 
 def ranked(
@@ -93,14 +124,15 @@ def _is_proven() -> bool:
         return False
 
 
-def _by_ultrafast(kind: str, document: Record, predictions: Predictions, sigmas: list[float] | None) -> Found:
+def _by_ultrafast(kind: str, document: Record, predictions: Predictions, sigmas: list[float] | None) -> Any:
     from ultrafast_pycocotools.coco import COCO
     from ultrafast_pycocotools.cocoeval import COCOeval
 
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO(document)
-        evaluation = COCOeval(truth, truth.loadRes(predictions), kind, kpt_oks_sigmas=sigmas)
-        evaluation.evaluate()
+    truth = COCO(document)
+    return COCOeval(truth, truth.loadRes(predictions), kind, kpt_oks_sigmas=sigmas)
+
+
+def _found_by_ultrafast(evaluation: Any, kind: str) -> Found:
     params = evaluation.params
     columns = [evaluation._engine.outcomes(index, params.maxDets[-1]) for index in range(len(areas(kind)))]
     category_id = np.array(params.catIds, np.int64)[columns[0]["cat_slot"]]
@@ -108,7 +140,7 @@ def _by_ultrafast(kind: str, document: Record, predictions: Predictions, sigmas:
     return category_id, columns[0]["image_id"], columns[0]["score"], outcomes
 
 
-def _by_pycocotools(kind: str, document: Record, predictions: Predictions, sigmas: list[float] | None) -> Found:
+def _by_pycocotools(kind: str, document: Record, predictions: Predictions, sigmas: list[float] | None) -> Any:
     try:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
@@ -116,36 +148,35 @@ def _by_pycocotools(kind: str, document: Record, predictions: Predictions, sigma
         raise Unavailable(
             "evaluating detections needs pycocotools; install it with: pip install 'ringbench[detection]'"
         ) from None
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO()
-        truth.dataset = document
-        truth.createIndex()
-        if len(predictions):
-            found = truth.loadRes(predictions)
-        else:  # which loadRes cannot read
-            found = COCO()
-            found.dataset = {**document, "annotations": []}
-            found.createIndex()
-        evaluation = COCOeval(truth, found, kind)
-        if sigmas is not None:
-            evaluation.params.kpt_oks_sigmas = np.array(sigmas)
-        evaluation.evaluate()
-    params = evaluation.params
+    truth = COCO()
+    truth.dataset = document
+    truth.createIndex()
+    if len(predictions):
+        found = truth.loadRes(predictions)
+    else:  # which loadRes cannot read
+        found = COCO()
+        found.dataset = {**document, "annotations": []}
+        found.createIndex()
+    evaluation = COCOeval(truth, found, kind)
+    if sigmas is not None:
+        evaluation.params.kpt_oks_sigmas = np.array(sigmas)
+    return evaluation
+
+
+def _found_by_pycocotools(evaluation: Any, kind: str) -> Found:
     pairs = iter(evaluation.evalImgs)  # by category, range of areas and image
     detections: list[tuple[int, int, float]] = []
     outcomes: dict[str, list[np.ndarray]] = {area: [np.empty((0, len(THRESHOLDS)), np.uint8)] for area in areas(kind)}
-    for category in params.catIds:
+    for category in evaluation.params.catIds:
         for area in areas(kind):
-            for image in params.imgIds:
+            for image in evaluation.params.imgIds:
                 if (pair := next(pairs)) is None:
                     continue
                 if area == "all":
                     detections += [(category, image, score) for score in pair["dtScores"]]
                 outcome = np.where(pair["dtIgnore"], IGNORED, np.where(pair["dtMatches"], TRUE, FALSE))
                 outcomes[area].append(outcome.T.astype(np.uint8))
-    category_id, image_id, score = (
-        (np.array(column) for column in zip(*detections, strict=True)) if detections else [np.empty(0)] * 3
-    )
+    category_id, image_id, score = np.array(detections).reshape(-1, 3).T
     return category_id, image_id, score, {area: np.concatenate(parts) for area, parts in outcomes.items()}
 
 

@@ -1,4 +1,4 @@
-"""Average precision and recall of detections under weights of their images: all images once, and every resample of them.
+"""Average precision and recall of detections under weights of their images: every resample of them at once.
 
 A resample of the images with replacement is a whole number for each image. Matches never change with it: an image's detections
 are matched to its own objects alone. So each resample's precision follows from weighted cumulative sums over the same ranking.
@@ -12,18 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
-from transfer.detection.matching import IGNORED, TRUE, Matches
+from transfer.detection.matching import IGNORED, TRUE, Curves, Matches
 
 TOGETHER = 128  # resamples: a block of sums then fits the cache
 EPS = np.spacing(1)  # as COCO's own code divides
-
-
-@dataclass(frozen=True, eq=False)
-class Curves:
-    """For T thresholds, K categories and R weightings; NaN where a category has no object."""
-
-    precision: np.ndarray  # (T, K, R), the mean over the recalls of the grid
-    recall: dict[int, np.ndarray]  # (T, K, R) for each cut
 
 
 def curves(matches: Matches, weights: np.ndarray, n_categories: int, *, grid: np.ndarray, cuts: list[int]) -> Curves:
