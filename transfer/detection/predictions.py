@@ -63,7 +63,13 @@ def results(document: Record, predictions: list[Record], kind: str, keypoints: K
         raise RingbenchError(f"a prediction has a score or {field} that is not finite; look at the detector")
     if kind == "bbox":
         return np.column_stack([ids[:, 0], numbers, scores, ids[:, 1]])
-    return [{key: p[key] for key in ("image_id", "category_id", field, "score")} for p in predictions]
+    found = [{key: p[key] for key in ("image_id", "category_id", field, "score")} for p in predictions]
+    if kind == "keypoints":  # the box that evaluators would draw around them, one by one and slowly
+        points = numbers.reshape(-1, len(keypoints.names), 3)[:, :, :2]
+        low, high = points.min(1), points.max(1)
+        for p, box in zip(found, np.hstack([low, high - low]).tolist(), strict=True):
+            p["bbox"] = box
+    return found
 
 
 def _numbers(shapes: list[list[float]], field: str, length: int) -> np.ndarray:
