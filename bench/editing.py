@@ -38,6 +38,10 @@ def register(
     With an `imageset` the drift of its images under the pipeline is told too. The certificate goes to `places.certificate`.
     Raises UsageError for a taken name and whatever `backbones.loading.load` refuses; nothing is written then.
     """
+    try:
+        str(checkpoint.absolute()).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"the name of {checkpoint} is not text, and a registry is; rename the file") from None
     from backbones import loading
     from bench.convert import described, left_out
 
