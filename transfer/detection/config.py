@@ -74,7 +74,7 @@ def scaled(cfg: CfgNode, batch: int | None, iterations: int | None) -> CfgNode:
     if iterations:
         share = iterations / cfg.SOLVER.MAX_ITER
         cfg.SOLVER.MAX_ITER = iterations
-        cfg.SOLVER.STEPS = tuple(sorted({int(step * share) for step in cfg.SOLVER.STEPS}))
+        cfg.SOLVER.STEPS = tuple(sorted({int(step * share) for step in cfg.SOLVER.STEPS} - {0}))
         cfg.SOLVER.WARMUP_ITERS = round(cfg.SOLVER.WARMUP_ITERS * share)
     return cfg
 

@@ -37,11 +37,11 @@ class Res5(nn.Module):
 
 
 class Frozen(nn.Module):
-    """A network that cannot move: batch norms folded, channels last, no autograd, and no training mode."""
+    """A network that cannot move: batch norms folded, no autograd, and no training mode."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, layout: torch.memory_format = torch.channels_last) -> None:
         super().__init__()
-        self.network = fold_batch_norm(network).to(memory_format=torch.channels_last)
+        self.network, self._layout = fold_batch_norm(network).to(memory_format=layout), layout
         self.train()
 
     def train(self, mode: bool = True) -> "Frozen":
@@ -52,7 +52,7 @@ class Frozen(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor, *arguments: int):
-        return self.network(x.contiguous(memory_format=torch.channels_last), *arguments)
+        return self.network(x.contiguous(memory_format=self._layout), *arguments)
 
 
 class Learned(nn.Module):
@@ -118,7 +118,9 @@ class TrunkRes5ROIHeads(Res5ROIHeads):
     @classmethod
     def _build_res5_block(cls, cfg) -> tuple[nn.Sequential, int]:
         trunk, norm = _built(cfg), cfg.MODEL.RESNETS.NORM
-        res5 = _part(cut(trunk)[1], cfg.MODEL.BACKBONE.FREEZE_AT >= 5, norm)
+        # maps of 7 x 7: on a CPU the plain layout is half as fast again as channels last
+        layout = torch.contiguous_format if cfg.MODEL.DEVICE == "cpu" else torch.channels_last
+        res5 = _part(cut(trunk)[1], cfg.MODEL.BACKBONE.FREEZE_AT >= 5, norm, layout)
         return nn.Sequential(OrderedDict(res5=res5, norm=get_norm(norm, trunk.width))), trunk.width
 
 
@@ -161,5 +163,5 @@ def _built(cfg) -> Trunk | TwoStream:
     return build(cfg.MODEL.TRUNK.ARCH, cfg.MODEL.TRUNK.STEM)
 
 
-def _part(network: nn.Module, frozen: bool, norm: str) -> Frozen | Learned:
-    return Frozen(network) if frozen else Learned(network, norm)
+def _part(network: nn.Module, frozen: bool, norm: str, layout: torch.memory_format = torch.channels_last) -> Frozen | Learned:
+    return Frozen(network, layout) if frozen else Learned(network, norm)
