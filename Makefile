@@ -22,8 +22,8 @@ test: .venv/installed
 lint: .venv/installed
 	.venv/bin/ruff check . && .venv/bin/ruff format --check .
 
-benchmarks: .venv/installed
-	for script in benchmarks/*.py; do .venv/bin/python $$script || exit 1; done
+benchmarks: .venv/installed  # one that needs a GPU exits with 3 where there is none
+	for script in benchmarks/*.py; do .venv/bin/python $$script || [ $$? = 3 ] || exit 1; done
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -63,6 +63,15 @@ def check_numbers(label: str, tensors: dict[str, Tensor]) -> None:
             raise RingbenchError(f"{label}: {name} holds a negative variance; the file is damaged")
 
 
+def check_alive(label: str, trunk: Trunk | TwoStream) -> None:
+    """Raises RingbenchError for a network to which all images are one, such as one of zeros."""
+    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        one, other = trunk.eval()(images)["res5"]
+    if torch.equal(one, other):
+        raise RingbenchError(f"{label} gives the same features for all images; its weights are zero or damaged")
+
+
 def parity(trunk: Trunk | TwoStream, arch: str, stem: str) -> dict | None:
     """The largest difference between the pooled features of `trunk` and torchvision's own network with the same tensors, on noise
     and relative to their norm. None where torchvision has no such network."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from backbones import export, formats, reading, resolving, sources
-from backbones.certificate import certify, check_numbers
+from backbones.certificate import certify, check_alive, check_numbers
 from backbones.resolving import OPTIONAL
 from backbones.spec import Arch, BackboneSpec, Stem
 from backbones.trunk import FrozenBackbone, Trunk, TwoStream, build, random_trunk, trunk_sha256
@@ -68,4 +68,5 @@ def _from_file(spec: BackboneSpec, path: Path) -> tuple[Trunk | TwoStream, dict]
         for name in trunk.state_dict()
     }
     trunk.load_state_dict(state, strict=True, assign=True)
+    check_alive(str(path), trunk)
     return trunk, certify(path, document, found, trunk, spec.checkpoint_key)

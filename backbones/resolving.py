@@ -8,6 +8,7 @@ evaluate, or the user says it.
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from functools import cache
 from itertools import takewhile
 from typing import Any
@@ -25,6 +26,7 @@ from backbones.trunk import ARCHS, build
 from ringbench.errors import RingbenchError
 
 OPTIONAL = "num_batches_tracked"  # counts training steps; a frozen forward pass never reads it
+SHOWN = 6  # places in a message
 ATTENTION = 0.1  # a candidate that fills less of a trunk than this is a coincidence of names
 
 
@@ -176,7 +178,9 @@ def _under(candidates: list[Candidate], key: str, label: str) -> list[Candidate]
     exact = [each for each in candidates if ".".join(each.place) == key]
     under = exact or [each for each in candidates if _contains(each.place, key)]
     if not under:
-        raise RingbenchError(f"{label} has no trunk under the checkpoint key {key!r}; found: {_listed(candidates) or 'none'}")
+        raise RingbenchError(
+            f"{label} has no trunk under the checkpoint key {key!r}; found: {_listed(candidates, key) or 'none'}"
+        )
     return under
 
 
@@ -198,8 +202,12 @@ def _equal(one: Candidate, other: Candidate) -> bool:
     return all(name in other.tensors and torch.equal(one.tensors[name], other.tensors[name]) for name in names)
 
 
-def _listed(candidates: list[Candidate]) -> str:
-    return ", ".join(".".join(each.place) or "(top)" for each in candidates if each.filled > ATTENTION)
+def _listed(candidates: list[Candidate], key: str = "") -> str:
+    """Where the candidates are, the places most like `key` first, and how many more there are."""
+    places = dict.fromkeys(".".join(each.place) or "(top)" for each in candidates if each.filled > ATTENTION)
+    ordered = sorted(places, key=lambda place: -SequenceMatcher(None, place, key).ratio())
+    more = f" and {len(ordered) - SHOWN} more" if ordered[SHOWN:] else ""
+    return ", ".join(ordered[:SHOWN]) + more
 
 
 def _why_none(entries: list[Entry], candidates: list[Candidate], arch: Arch | None) -> str:

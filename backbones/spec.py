@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from ringbench.spec import Name, Spec
+from ringbench.spec import Name, Seed, Spec
 
 # x2 and x0.5 scale the channels of every layer, wide_ only the 3x3 convolutions inside the bottlenecks.
 Arch = Literal[
@@ -60,7 +60,7 @@ class BackboneSpec(Spec):
     arch: Arch
     stem: Stem = "imagenet"
     source: str
-    seed: int | None = None
+    seed: Seed | None = None
     format: str = "auto"
     checkpoint_key: str | None = None
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")] | None = None  # the digest or its first digits

@@ -61,8 +61,10 @@ def show(results_dir: Path, tasks: Iterable[str] = ()) -> None:
 def export(results_dir: Path, format: str, tasks: Iterable[str] = (), *, wide: bool = False) -> str:
     """The leaderboard as csv, md or json. A row is a backbone x task x metric; with `wide`, in csv, a protocol x backbone.
 
-    Raises UsageError for another format.
+    Raises UsageError for another format, or `wide` with one that has no such form.
     """
+    if wide and format != "csv":
+        raise UsageError(f"--wide is a form of CSV and not of {format}; leave one of them out")
     board = entries(results.read_all(results_dir), tasks)
     if format == "md":
         return "\n".join(_markdown(table) for table in tables(board))

@@ -1,19 +1,13 @@
 """What becomes of a cell: done, measured, failed or unavailable, and the record that is left of it."""
 
-import platform
-from datetime import UTC, datetime
-from importlib import metadata
-
 from backbones import sources
 from backbones.device import resolve_dtype
-from bench import results
+from bench import provenance, results
 from bench.plan import Cell, Options
 from imagesets.annotated import AnnotatedSet
 from imagesets.image_set import ImageSet
-from ringbench import __version__, files
+from ringbench import files
 from ringbench.errors import RingbenchError
-
-LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "pillow")
 
 
 def inputs_of(cell: Cell, images: ImageSet | AnnotatedSet, weights: str, protocol: list, options: Options) -> dict[str, str]:
@@ -75,7 +69,7 @@ def finish(
         raise RingbenchError(f"task {cell.task.name} is told by {cell.metric}, which was not measured; there are {known}")
     reference = cell.backbone.reference.get(cell.task.name)
     record = {
-        **_identity(cell),
+        **provenance.identity(cell),
         **outcome,
         **told,
         "status": "ok",
@@ -92,10 +86,8 @@ def finish(
         "reference": reference.model_dump() if reference else None,
         "delta": None,
         "off_reference": False,
-        "versions": {"ringbench": __version__, "python": platform.python_version()}
-        | {name: metadata.version(name) for name in (*LIBRARIES, *libraries)},
+        "versions": provenance.versions(*libraries),
         "notes": outcome["notes"] + notes + [f"{n} {part} images skipped" for part, n in skipped.items() if n],
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if reference:
         score = record["metrics"][reference.metric]
@@ -116,25 +108,13 @@ def close(cell: Cell, state: str, reason: str) -> Cell:
 
 
 def fail(cell: Cell, error: Exception, options: Options) -> Cell:
-    """Write down why there is no number. With --debug the error itself goes on."""
+    """Tell it, and write it down as far as the disk allows, which may be what failed. With --debug the error itself goes on."""
     if options.debug:
         raise error
-    if close(cell, "failed", _sentence(error)).state == "failed":
-        failure = {"status": "failed", "reasons": [cell.reason], "metric": cell.metric, "metrics": {}}
-        results.write(options.results, _identity(cell) | failure)
+    failure = provenance.failure(cell, options, error)
+    if close(cell, "failed", *failure["reasons"]).state == "failed":
+        try:
+            results.write(options.results, failure)
+        except OSError as full:
+            cell.reason += f"; this could not be written down ({full.strerror})"
     return cell
-
-
-def _identity(cell: Cell) -> dict:
-    return {
-        "backbone": cell.backbone.name,
-        "task": cell.task.name,
-        "protocol": cell.protocol.name,
-        "imageset": cell.imageset.name,
-        "seed": cell.seed,
-    }
-
-
-def _sentence(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text if isinstance(error, RingbenchError) else f"{type(error).__name__}: {text.splitlines()[0]} (--debug shows where)"

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from bench.commands import encoders, entries, numbers
+from bench import streams
+from bench.commands import encoders, entries, numbers, pictures
 from bench.commands.group import Bench, Globals
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ app.command()(numbers.run)
 app.command()(encoders.register)
 app.command()(encoders.convert)
 app.command()(encoders.pretrain)
+app.command("show-predictions")(pictures.show_predictions)
 app.command()(entries.doctor)
 app.command()(entries.setup)
 app.command()(numbers.demo)
@@ -60,6 +62,7 @@ def options(
 
 
 def main() -> None:
+    streams.prepare()
     try:
         app(prog_name="bench")
     except Exception as error:
@@ -68,6 +71,8 @@ def main() -> None:
         sentence = f"{type(error).__name__}: {error}".splitlines()[0]
         print(f"internal error: {sentence}; rerun with --debug for the traceback", file=sys.stderr)
         sys.exit(1)
+    finally:
+        streams.finish()
 
 
 if __name__ == "__main__":

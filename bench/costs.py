@@ -25,6 +25,7 @@ def cost(cells: list[Cell], options: Options) -> str:
     """
     first = cells[0]
     images = imagesets.load(first.imageset, options.data)
+    images.require_measurable()
     pipeline = pipelines.parse(first.backbone.pipeline).with_geometry(first.imageset.geometry)
     if pipeline.needs_statistics and (known := cached_statistics(images, on_bad=options.on_bad_image)):
         pipeline = pipeline.resolve(*known)
@@ -34,7 +35,7 @@ def cost(cells: list[Cell], options: Options) -> str:
     absent = [
         level
         for level in levels
-        if not all(is_cached(sha256, pipeline, images, half, level, dtype, feature_cache()) for half in halves)
+        if options.force or not all(is_cached(sha256, pipeline, images, half, level, dtype, feature_cache()) for half in halves)
     ]
     if not absent:
         return "features cached"

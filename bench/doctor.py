@@ -74,8 +74,10 @@ def _registry(extra: Path | None) -> tuple[Registry, list[tuple[str, str]]]:
 
 def _machine() -> Rows:
     yield "system", f"{platform.system()} {platform.release()}, {platform.machine()}"
+    import joblib
+
     memory = f", {decimal(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))} memory" if hasattr(os, "sysconf") else ""
-    yield "cpu", f"{os.cpu_count()} cores{memory}"
+    yield "cpu", f"{os.cpu_count()} cores, {joblib.cpu_count()} for this process{memory}"
     import torch
 
     from backbones.device import resolve_device

@@ -20,7 +20,8 @@ NORMAL_95 = 1.96  # half the width of a 95% interval of a normal distribution, i
 
 @dataclass(frozen=True)
 class Score:
-    """A metric in percent: the mean over seeds with its 95% interval, and the standard deviation of single seeds."""
+    """A metric in percent: the mean over seeds with its 95% interval, and the standard deviation of single seeds, which is None
+    where there is one, or where nothing that was measured depends on the seed."""
 
     value: float
     ci_low: float
@@ -54,7 +55,7 @@ class Entry:
             return Score(value, low, high, found[0]["n"], None)
         spread = stdev(score["value"] for score in found)
         half = math.hypot((high - low) / 2, NORMAL_95 * spread / math.sqrt(len(found)))
-        return Score(value, max(0.0, value - half), min(100.0, value + half), found[0]["n"], spread)
+        return Score(value, max(0.0, value - half), min(100.0, value + half), found[0]["n"], spread or None)
 
     @property
     def reference(self) -> dict | None:

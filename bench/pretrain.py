@@ -9,7 +9,7 @@ from bench import editing, registry
 from bench.registry import Registry
 from imagesets.spec import ImagesetSpec
 from pretrain import recipe as recipes
-from pretrain.recipe import Recipe
+from pretrain.spec import Recipe
 from ringbench import places, progress
 from ringbench.errors import RingbenchError, UsageError
 

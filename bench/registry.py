@@ -46,6 +46,11 @@ class Registry:
             chosen |= hits or {self.find(section, pattern).name}
         return [spec for name, spec in getattr(self, section).items() if name in chosen]
 
+    def canonical(self, section: str, patterns: list[str]) -> list[str]:
+        """The patterns, and the names of the entries of which they match an alias: names may be known that are no entry here."""
+        aliases = ((alias, spec.name) for spec in getattr(self, section).values() for alias in spec.aliases)
+        return [*patterns, *(name for alias, name in aliases if any(fnmatchcase(alias, pattern) for pattern in patterns))]
+
     def locate(self, name: str) -> tuple[str, Spec]:
         """(section, entry) of a name or alias from any section."""
         words = {word: (section, spec) for section in SECTIONS for word, spec in self.words(section).items()}

@@ -59,6 +59,7 @@ def _measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
     try:
         with clock("open"):
             images = imagesets.load(cells[0].imageset, options.data, download=options.download)
+            images.require_measurable()
             weights = weights_of(cells[0], options)
         inputs = {cell.task.name: inputs_of(cell, images, weights, _meaning(cell.protocol), options) for cell in cells}
         yield from (confirm(cell, inputs[cell.task.name], options) for cell in cells if cell.state == "done")
@@ -116,6 +117,7 @@ def _extract(cells: list[Cell], prepared: Prepared, options: Options, clock: Clo
                     levels,
                     feature_cache(),
                     on_bad_image=options.on_bad_image,
+                    fresh=options.force,
                     progress=update,
                 )
             )

@@ -17,10 +17,11 @@ from ringbench.errors import RingbenchError, Unavailable
 from ringbench.files import atomic_path
 
 SHORTER = 480  # pixels that the shorter edge of an image has at least, so that labels can be read
-GAP, HEADING, TEXT, LINE = 12, 30, 15, 2  # pixels
+GAP, HEADING, TEXT, LINE, DOT = 12, 30, 14, 2, 3  # pixels
 OPACITY = 0.45  # of masks
 INK, PAPER = (40, 40, 40), (250, 250, 250)
 Record = dict[str, Any]
+Box = tuple[float, float, float, float]  # left, top, right, bottom in the picture
 
 
 def command(imageset: ImagesetSpec, data: Path, predictions: Path, out: Path, *, n: int, score: float) -> None:
@@ -61,8 +62,7 @@ def _drawn(images: AnnotatedSet, image: Record, records: list[Record], scale: fl
     canvas = canvas.resize((round(image["width"] * scale), round(image["height"] * scale)), Image.Resampling.BICUBIC)
     names = dict(zip(images.category_ids, images.classes, strict=True))
     colours = {key: _colour(place) for place, key in enumerate(names)}
-    # Large things first and labels last, so that nothing is hidden; of two labels the one with the better score is on top.
-    records = sorted(records, key=lambda record: -record["bbox"][2] * record["bbox"][3])
+    records = sorted(records, key=lambda record: -record["bbox"][2] * record["bbox"][3])  # no large thing hides a small one
     for record in records:
         if segmentation := record.get("segmentation"):
             mask = Image.fromarray(masks.pixels(segmentation, image["height"], image["width"])).convert("L")
@@ -70,31 +70,45 @@ def _drawn(images: AnnotatedSet, image: Record, records: list[Record], scale: fl
             canvas.paste(colours[record["category_id"]], mask=mask)
     pen = ImageDraw.Draw(canvas)
     for record in records:
-        colour = colours[record["category_id"]]
-        pen.rectangle(_corners(record["bbox"], scale), outline=colour, width=LINE)
+        pen.rectangle(_corners(record["bbox"], scale), outline=colours[record["category_id"]], width=LINE)
+    taken: list[Box] = []
+    for record in sorted(records, key=lambda record: -record.get("score", 1)):
+        name = names[record["category_id"]] if len(names) > 1 else ""
+        _label(pen, record, name, colours[record["category_id"]], scale, canvas.size, taken)
+    for record in records:
         for x, y, visible in zip(*[iter(record.get("keypoints", ()))] * 3, strict=True):
             if visible > 0:
                 x, y = (x + 0.5) * scale, (y + 0.5) * scale
-                pen.ellipse((x - 4, y - 4, x + 4, y + 4), fill=colour, outline="white", width=1)
-    for record in sorted(records, key=lambda record: record.get("score", 1)):
-        _label(pen, record, names[record["category_id"]], colours[record["category_id"]], scale, canvas.size)
+                pen.ellipse((x - DOT, y - DOT, x + DOT, y + DOT), fill=colours[record["category_id"]], outline="white")
     return canvas
 
 
-def _label(pen: ImageDraw.ImageDraw, record: Record, name: str, colour: tuple, scale: float, size: tuple[int, int]) -> None:
-    """Above the upper left corner of the box, or inside where there is no room."""
+def _label(
+    pen: ImageDraw.ImageDraw,
+    record: Record,
+    name: str,
+    colour: tuple[int, int, int],
+    scale: float,
+    size: tuple[int, int],
+    taken: list[Box],
+) -> None:
+    """Above the upper left corner of the box, or inside where the image ends; never over the label of a better one."""
     words = f"{name} {record['score']:.2f}" if "score" in record else name
-    words += " (crowd)" * bool(record.get("iscrowd")) + " (difficult)" * bool(record.get("difficult"))
+    words = (words + " crowd" * bool(record.get("iscrowd")) + " difficult" * bool(record.get("difficult"))).strip()
     font = ImageFont.load_default(TEXT)
-    width, height = font.getlength(words) + 6, TEXT + 4
-    x, y = _corners(record["bbox"], scale)[:2]
+    width, height = font.getlength(words) + 6, TEXT + 3
+    x, y, _, _ = _corners(record["bbox"], scale)
     x, y = max(0, min(x, size[0] - width)), y - height if y >= height else max(0, y)
-    pen.rectangle((x, y, x + width, y + height), fill=colour)
+    place = x, y, x + width, y + height
+    if not words or any(x < right and left < place[2] and y < bottom and top < place[3] for left, top, right, bottom in taken):
+        return
+    taken.append(place)
+    pen.rectangle(place, fill=colour)
     dark = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] > 140
     pen.text((x + 3, y + height / 2), words, INK if dark else "white", font, anchor="lm")
 
 
-def _corners(box: list[float], scale: float) -> tuple[float, float, float, float]:
+def _corners(box: list[float], scale: float) -> Box:
     x, y, width, height = (value * scale for value in box)
     return x, y, x + max(width, 0), y + max(height, 0)
 

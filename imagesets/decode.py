@@ -1,6 +1,8 @@
 """One way from an image file, its bytes or an array to uint8 RGB, H x W x 3."""
 
 import io
+import os
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +43,10 @@ def decode(source: Path | str | bytes | np.ndarray) -> np.ndarray:
 
 def _read(path: Path | str) -> bytes:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - takes both
+        mode = os.stat(path).st_mode  # noqa: PTH116 - takes both
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # which would wait for a writer, or never end
+            raise BadImage(f"{path} is a pipe, socket or device, not an image")
+        with open(path, "rb") as file:  # noqa: PTH123
             return file.read()
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from None

@@ -18,6 +18,7 @@ from ringbench.errors import RingbenchError, Unavailable, UsageError
 from ringbench.network import offline
 
 __all__ = ["ImageSet", "load", "missing"]
+STATUS = np.dtype([("size", "i8"), ("modified", "i8"), ("changed", "i8"), ("device", "u8"), ("inode", "u8")])
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +55,9 @@ class ImageSet:
     def fingerprint(self) -> str:
         """sha256 of images and labels in their order: of files the paths below the root and the sizes, of arrays every byte."""
         if self.images is None:
+            sizes = self._files["size"].tolist()
             return _hash(
-                f"{key}\0{self._size(key)}\0{label}\n" for key, label in zip(self.keys, self.labels.tolist(), strict=True)
+                f"{key}\0{size}\0{label}\n" for key, size, label in zip(self.keys, sizes, self.labels.tolist(), strict=True)
             )
         digest = hashlib.sha256(f"{self.images.shape}\n".encode())
         digest.update(self.images)
@@ -66,19 +68,57 @@ class ImageSet:
     def local_state(self) -> str:
         """sha256 that also changes when a file here is replaced by another of its size: what a cache on this machine needs.
 
-        Unlike the fingerprint it holds the times of the files, and so is another on another machine.
+        Unlike the fingerprint it holds the times of the files, and so is another on another machine. Their contents' times can
+        be set back, as copying tools do; the times of their inodes cannot.
         """
         if self.images is not None:
             return self.fingerprint
-        stats = (os.stat(f"{self.root}/{key}") for key in self.keys)  # noqa: PTH116 - a million times
-        return _hash([self.fingerprint, *(f"{stat.st_mtime_ns}\n" for stat in stats)])
+        return _hash([self.fingerprint, *(f"{times}\n" for times in self._files[["modified", "changed"]].tolist())])
 
-    def _size(self, key: str) -> int:
+    @cached_property
+    def _files(self) -> np.ndarray:
+        """What the file system says of each image, asked once."""
+        return np.fromiter(map(self._status, self.keys), STATUS, len(self.keys))
+
+    def _status(self, key: str) -> tuple[int, ...]:
         path = f"{self.root}/{key}"
         try:
-            return os.stat(path).st_size  # noqa: PTH116 - a million times
+            status = os.stat(path)  # noqa: PTH116 - a million times
         except OSError as error:
             raise Unavailable(f"image set '{self.spec.name}': {path} cannot be read: {error.strerror}") from None
+        return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
+
+    def require_measurable(self) -> None:
+        """Raises RingbenchError where a number measured on this set would mean nothing: one class, no test image left by the cut,
+        or one file, by links or another spelling of its path, in two splits."""
+        label, n = f"image set '{self.spec.name}'", len(self)
+        if len(self.classes) < 2:
+            raise RingbenchError(f"{label} has one class, '{self.classes[0]}'; there is nothing to tell it from: add another")
+        if not len(self.splits["test"]):
+            apart = "images" if self.groups is None else "groups of images"
+            raise RingbenchError(
+                f"{label} is too small: no test split can be cut from {n} images of which no class has {apart} to spare; "
+                "add some, or a test split"
+            )
+        if leak := self._leak():
+            (one, split), (other, elsewhere) = leak
+            raise RingbenchError(
+                f"{label}: {one} in {split} and {other} in {elsewhere} are one file, so that a number would come out too good; "
+                "remove one of them"
+            )
+
+    def _leak(self) -> list[tuple[str, str]] | None:
+        """(key, split) of two images that are one file and in different splits."""
+        if self.images is not None:
+            return None
+        split = np.empty(len(self), np.int8)
+        for number, part in enumerate(self.splits.values()):
+            split[part] = number
+        order = np.lexsort((self._files["inode"], self._files["device"]))
+        files, split_of = self._files[["device", "inode"]][order], split[order]
+        leaks = np.flatnonzero((files[1:] == files[:-1]) & (split_of[1:] != split_of[:-1]))
+        names = list(self.splits)
+        return [(self.keys[order[i]], names[split_of[i]]) for i in (leaks[0], leaks[0] + 1)] if len(leaks) else None
 
 
 def load(spec: ImagesetSpec, data_dir: Path, *, download: bool = False) -> ImageSet:

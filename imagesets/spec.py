@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ringbench.spec import Name, Spec
+from ringbench.spec import Name, Seed, Spec
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
@@ -16,7 +16,7 @@ class SplitRule(BaseModel):
 
     val: Fraction = 0.2  # of the training images, for choosing hyper-parameters
     test: Fraction = 0.2  # of all images, only where the set has no test split of its own
-    seed: int = 0  # of the cut; a run's seed never moves it
+    seed: Seed = 0  # of the cut; a run's seed never moves it
 
 
 class Part(BaseModel):

@@ -2,13 +2,13 @@
 
 import json
 import math
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
+import joblib
 import numpy as np
 from PIL import Image
 
@@ -78,7 +78,7 @@ def _count(image_set: ImageSet, progress: Callable[[int, int], None] | None, on_
         return part.reshape(3, 256), bad
 
     chunks = [indices[start : start + CHUNK] for start in range(0, len(indices), CHUNK)]
-    with ThreadPoolExecutor(os.cpu_count()) as threads:  # decoding releases the interpreter lock
+    with ThreadPoolExecutor(joblib.cpu_count()) as threads:  # decoding releases the interpreter lock
         for chunk, (part, bad) in zip(chunks, threads.map(count, chunks), strict=True):
             counts += part
             skipped += bad

@@ -169,6 +169,8 @@ def _usable(annotation: Record, image: Record, report: Report, *, training: bool
         fate = "left out" if training else "kept, as the official evaluation does"
         report.add(f"box {'without area' if width <= 0 or height <= 0 else 'outside its image'}: {fate}", label)
         return not training
+    if min(width, height) <= 1:
+        report.add("box at most one pixel wide or high: kept", label)
     if beyond > ROUNDING:
         report.add("box partly outside its image: kept", label)
     return True

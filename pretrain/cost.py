@@ -8,8 +8,8 @@ import torch
 from pretrain import optimizers
 from pretrain.data import RESIDENT
 from pretrain.learner import Learner
-from pretrain.recipe import Recipe
 from pretrain.sampling import Sampler, generator
+from pretrain.spec import Recipe
 from pretrain.views.families import family
 
 FEW = {"cpu": 16, "cuda": 256}  # images in a measured step

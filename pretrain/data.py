@@ -1,12 +1,12 @@
 """Training images on their way to the device: small sets live there as uint8, large ones arrive as compressed bytes."""
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
+import joblib
 import numpy as np
 import torch
 from PIL import Image
@@ -19,7 +19,7 @@ from imagesets.image_set import ImageSet
 
 RESIDENT = 4 * 10**9  # bytes of pixels that may stay on the device
 AHEAD = 3  # batches under way
-DECODERS = 3 * (os.cpu_count() or 1) // 2  # threads: reading and decoding release the interpreter lock
+DECODERS = 3 * joblib.cpu_count() // 2  # threads: reading and decoding release the interpreter lock
 Progress = Callable[[int, int], None]
 
 

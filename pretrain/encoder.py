@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from backbones import stems
 from backbones.trunk import TwoStream, build
-from pretrain.recipe import Recipe
 from pretrain.shuffle_bn import split_batch_norm
+from pretrain.spec import Recipe
 
 
 class Encoder(nn.Module):
@@ -57,12 +57,19 @@ def make(recipe: Recipe, ranks: int = 1) -> Encoder | TwoStreamEncoder:
 
 
 def head(kind: str, width: int, dim: int) -> nn.Module:
-    """`linear`, or `mlp` with a hidden layer as wide as the features (MoCo v2, SimCLR), or `none`."""
+    """`linear`, or `mlp` with a hidden layer as wide as the features (MoCo v2, SimCLR's paper), or `none`.
+
+    `mlp_bn` has batch norm after both layers, as google-research/simclr: embeddings are centred from the first step on. Without
+    it those of an untrained network all point one way, and a short training is spent on spreading them.
+    """
     if kind == "none":
         return nn.Identity()
     if kind == "linear":
         return nn.Linear(width, dim)
-    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim))
+    if kind == "mlp":
+        return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim))
+    inner = nn.Linear(width, width, bias=False), nn.BatchNorm1d(width), nn.ReLU()
+    return nn.Sequential(*inner, nn.Linear(width, dim, bias=False), nn.BatchNorm1d(dim))
 
 
 def pooled(stages: dict[str, Tensor]) -> Tensor:

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from pretrain import annealing, encoder, objectives
 from pretrain.memory import EMA
 from pretrain.negatives import Ring
-from pretrain.recipe import Negatives, Recipe
 from pretrain.shuffle_bn import shuffle, unshuffle
+from pretrain.spec import Negatives, Recipe
 from ringbench.errors import UsageError
 
 ANNEALING = {

@@ -153,7 +153,8 @@ def order_statistics_(values: Tensor, lower: int, upper: int) -> tuple[Tensor, T
 
     def select(rows: np.ndarray) -> None:
         rows.partition(lower, axis=1)
-        rows[:, lower:].partition(upper - lower, axis=1)
+        if upper > lower:  # what lies above; the lower one must stay in its place
+            rows[:, lower + 1 :].partition(upper - lower - 1, axis=1)
 
     rows = values.numpy()
     threads = min(torch.get_num_threads(), len(rows))

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pretrain.recipe import Recipe
+from pretrain.spec import Recipe
 
 
 class LARS(torch.optim.Optimizer):

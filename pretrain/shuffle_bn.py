@@ -23,7 +23,7 @@ def unshuffle(x: Tensor, order: Tensor) -> Tensor:
     return gather(x)[local_rows(order.argsort())]
 
 
-class SplitBatchNorm2d(nn.BatchNorm2d):
+class _Split:
     """In training, each of `splits` consecutive parts of the batch is normalised with its own statistics."""
 
     splits = 1
@@ -33,13 +33,24 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
             return super().forward(x)
         if len(x) % self.splits:
             raise UsageError(f"a batch of {len(x)} images cannot be split into {self.splits} equal parts for batch norm")
-        return torch.cat([super(SplitBatchNorm2d, self).forward(part) for part in x.chunk(self.splits)])
+        return torch.cat([super(_Split, self).forward(part) for part in x.chunk(self.splits)])
+
+
+class SplitBatchNorm1d(_Split, nn.BatchNorm1d):
+    """Of a head."""
+
+
+class SplitBatchNorm2d(_Split, nn.BatchNorm2d):
+    """Of a trunk."""
+
+
+SPLIT = {nn.BatchNorm1d: SplitBatchNorm1d, nn.BatchNorm2d: SplitBatchNorm2d}
 
 
 def split_batch_norm(module: nn.Module, splits: int) -> nn.Module:
-    """Turns every BatchNorm2d in `module` into a SplitBatchNorm2d, in place; names and values of the tensors stay."""
+    """Turns every batch norm in `module` into one that splits, in place; names and values of the tensors stay."""
     for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            part.__class__ = SplitBatchNorm2d
+        if type(part) in SPLIT:
+            part.__class__ = SPLIT[type(part)]
             part.splits = splits
     return module

@@ -22,8 +22,8 @@ from pretrain.distributed import gather, rank, world
 from pretrain.learner import Learner
 from pretrain.log import Log, Silent
 from pretrain.monitor import Monitor
-from pretrain.recipe import Recipe
 from pretrain.sampling import Sampler, generator
+from pretrain.spec import Recipe
 from pretrain.stopping import Diverged, Preempted, Termination
 from pretrain.views.families import family
 from pretrain.views.step import select
@@ -92,6 +92,10 @@ class Trainer:
         """Train to the end. Raises Preempted after SIGTERM and Diverged where a loss is no number; a checkpoint is left."""
         recipe, steps = self.recipe, self.sampler.steps
         with Termination() as termination, contextlib.closing(self.log):
+            if self.step == 0 and recipe.knn_every and rank() == 0:
+                untrained = self._knn()
+                self.log.write(0, epoch=0, knn=untrained)
+                self.around.say(f"untrained  kNN {100 * untrained:5.2f}%")
             for epoch in range(self.step // steps, recipe.epochs):
                 self._begin_epoch(epoch)
                 order = (self.trained[batch] for batch in self.sampler.rest_of(epoch, self.step % steps))
@@ -193,14 +197,17 @@ class Trainer:
         }
         last = epoch == recipe.epochs
         if recipe.knn_every and (epoch % recipe.knn_every == 0 or last) and rank() == 0:
-            with self.autocast():
-                values["knn"] = self.monitor.accuracy(self.learner.encoder)
+            values["knn"] = self._knn()
         best = values.get("knn", 0.0) > self.best
         self.best = max(self.best, values.get("knn", 0.0))
         if epoch % recipe.save_every == 0 or last or best:
             self._save(best)
         self.log.write(self.step, **values)
         self.log.epoch(epoch, recipe.epochs, values, (recipe.epochs - epoch) * seconds * self.sampler.steps / done)
+
+    def _knn(self) -> float:
+        with self.autocast():
+            return self.monitor.accuracy(self.learner.encoder)
 
     def _save(self, best: bool = False) -> None:
         """Every rank calls it, the first writes: memories are equal on all, and batch norm statistics are the first's."""

@@ -1,6 +1,8 @@
 """Files that are whole or absent, and hashes of what they hold."""
 
 import contextlib
+import errno
+import functools
 import hashlib
 import json
 import os
@@ -12,26 +14,44 @@ from typing import Any
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary sibling of `path` to write to; on success it is synced and renamed over `path`, on failure removed."""
+    """Yield a temporary sibling of `path` to write to; on success it is synced and renamed over `path`, on failure removed.
+
+    An OSError that says no file, or the temporary one, says `path`.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
+    with naming(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.chmod(0o666 & ~_umask())  # mkstemp makes 0600; the file should be as readable as any other
+            temporary.replace(path)
+            sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError say `path` where it says no file at all, as of a full disk, or a temporary one beside `path`."""
     try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())  # mkstemp makes 0600; the file should be as readable as any other
-        temporary.replace(path)
-        sync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if error.filename is None or Path(os.fsdecode(error.filename)).name.startswith(f".{path.name}."):
+            error.filename, error.filename2 = str(path), None
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
+    """As UTF-8. What it cannot hold, the bytes of a file name that is no text, is written as its escape: in JSON the same."""
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -50,14 +70,21 @@ def sync_folder(folder: Path) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    with Path(path).open("rb") as file:
+    """Computed once for a file that does not change: large checkpoints are asked about several times in a run."""
+    status = Path(path).stat()
+    return _sha256(Path(path).resolve(), (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+
+
+@functools.lru_cache
+def _sha256(path: Path, _state: tuple[int, ...]) -> str:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(value: Any) -> str:
     """sha256 of a JSON-able value in canonical form (sorted keys, no spaces)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
 
 
 def _umask() -> int:

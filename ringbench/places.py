@@ -1,9 +1,14 @@
-"""Where things live: BENCH_DATA for image sets, BENCH_HOME for caches, the user's registry and converted checkpoints."""
+"""Where things live: BENCH_DATA for image sets, BENCH_HOME for caches, the user's registry and converted checkpoints.
+
+Raises UsageError where one of the two names a file.
+"""
 
 import os
 from pathlib import Path
 
 from platformdirs import user_data_path
+
+from ringbench.errors import UsageError
 
 
 def home() -> Path:
@@ -31,4 +36,9 @@ def certificate(sha256: str) -> Path:
 
 def _from_environment(name: str) -> Path | None:
     value = os.environ.get(name)
-    return Path(value).expanduser().absolute() if value else None
+    if not value:
+        return None
+    path = Path(value).expanduser().absolute()
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{name} is {path}, a file; let it name a folder")
+    return path

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 # A name is part of a file path and of a column heading: no separators, no spaces, no leading dot or dash.
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=100)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what every random generator takes
 
 
 class Spec(BaseModel):

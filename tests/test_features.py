@@ -84,7 +84,9 @@ def test_each_image_passes_the_trunk_once_whatever_is_asked_later(backbone, imag
     np.testing.assert_allclose(again["pooled"].array, by_hand(backbone, images, images.trainval, "pooled"), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("change", ["weights", "pipeline", "images", "images of the same size", "split", "dtype"])
+@pytest.mark.parametrize(
+    "change", ["weights", "pipeline", "images", "images of the same size", "times set back", "split", "dtype"]
+)
 def test_whatever_features_depend_on_is_part_of_their_key(backbone, images, tmp_path, change):
     key = features_module.cache_key
     sha = backbone.certificate["trunk_sha256"]
@@ -95,10 +97,15 @@ def test_whatever_features_depend_on_is_part_of_their_key(backbone, images, tmp_
     if change == "images of the same size":
         path = tmp_path / "set" / "a" / "0.png"
         path.write_bytes(path.read_bytes()[::-1])
+    if change == "times set back":  # as rsync -t, cp -p and tar do
+        path = tmp_path / "set" / "a" / "0.png"
+        times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+        path.write_bytes(path.read_bytes()[::-1])
+        os.utime(path, ns=times)
     after = key(
         "other" if change == "weights" else sha,
         parse("rgb|resize(32,bicubic)|center_crop(32)|scale01") if change == "pipeline" else PIPELINE,
-        load(tmp_path) if change.startswith("images") else images,
+        load(tmp_path) if change.startswith(("images", "times")) else images,
         images.splits["test"] if change == "split" else images.trainval,
         torch.float16 if change == "dtype" else torch.float32,
     )
@@ -126,6 +133,53 @@ def test_an_interrupted_pass_goes_on_where_it_was(backbone, images, tmp_path):
     np.testing.assert_allclose(found.array, by_hand(backbone, images, indices, "pooled"), rtol=1e-4, atol=1e-4)
     assert not list(cache.rglob("*.part"))
     assert not list(cache.rglob("progress.json"))
+
+
+def damage(path):
+    """Another byte in the middle; size and times as before."""
+    times, content = (path.stat().st_atime_ns, path.stat().st_mtime_ns), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=times)
+
+
+@pytest.mark.parametrize("asked", [["prepool"], ["pooled"], ["prepool", "pooled"]])
+@pytest.mark.parametrize("damaged", ["prepool.bin", "pooled.bin"])
+def test_features_that_were_damaged_on_disk_are_made_anew(backbone, images, tmp_path, damaged, asked):
+    cache, indices = tmp_path / "cache", images.trainval
+    first = extract(backbone, PIPELINE, images, indices, ["prepool", "pooled"], cache)
+    expected = {level: np.array(features.array) for level, features in first.items()}
+    damage(next(cache.rglob(damaged)))
+    found = extract(backbone, PIPELINE, images, indices, asked, cache)
+    assert all(found[level].array.tobytes() == expected[level].tobytes() for level in asked)
+    for level in asked:
+        assert found[level].cached == (not damaged.startswith(level))
+
+
+def test_pooled_features_are_never_made_from_damaged_prepool_features(backbone, images, tmp_path):
+    cache, counting = tmp_path / "cache", Counting(backbone)
+    extract(counting, PIPELINE, images, images.trainval, ["prepool"], cache)
+    damage(next(cache.rglob("prepool.bin")))
+    found = extract(counting, PIPELINE, images, images.trainval, ["pooled"], cache)["pooled"].array
+    assert counting.count == 2 * len(images.trainval)
+    np.testing.assert_allclose(found, by_hand(backbone, images, images.trainval, "pooled"), rtol=1e-4, atol=1e-4)
+
+
+def test_rows_damaged_before_an_interrupted_pass_goes_on_never_count(backbone, images, tmp_path):
+    cache, indices = tmp_path / "cache", images.trainval
+    with pytest.raises(Interrupted):
+        extract(Stopping(backbone), PIPELINE, images, indices, ["pooled"], cache, batch_size=8)
+    damage(next(cache.rglob("pooled.bin.part")))
+    found = extract(backbone, PIPELINE, images, indices, ["pooled"], cache, batch_size=8)["pooled"]
+    np.testing.assert_allclose(found.array, by_hand(backbone, images, indices, "pooled"), rtol=1e-4, atol=1e-4)
+
+
+def test_fresh_features_are_made_whatever_is_in_the_cache(backbone, images, tmp_path):
+    counting, cache = Counting(backbone), tmp_path / "cache"
+    extract(counting, PIPELINE, images, images.trainval, ["prepool"], cache)
+    found = extract(counting, PIPELINE, images, images.trainval, ["pooled"], cache, fresh=True)["pooled"]
+    assert counting.count == 2 * len(images.trainval) and not found.cached
+    np.testing.assert_allclose(found.array, by_hand(backbone, images, images.trainval, "pooled"), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("leftover", ["shorter rows", "longer rows", "broken state", "other levels"])
@@ -181,8 +235,16 @@ def test_images_of_different_sizes_after_the_pipeline_are_refused(backbone, imag
 
 def test_a_disk_too_small_is_told_before_the_pass(backbone, images, tmp_path, monkeypatch):
     monkeypatch.setattr(store.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000})())
-    with pytest.raises(RingbenchError, match="BENCH_HOME"):
+    with pytest.raises(RingbenchError, match=r"pooled features of 40 images take 81\.9 kB and .* has 1\.0 kB left.*BENCH_HOME"):
         extract(backbone, PIPELINE, images, np.arange(40), ["pooled"], tmp_path / "c")
+
+
+def test_the_room_for_all_levels_together_is_what_counts(backbone, images, tmp_path, monkeypatch):
+    each = 40 * 512 * 4
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: type("Usage", (), {"free": each + each // 2})())
+    with pytest.raises(RingbenchError, match="the prepool and pooled features"):
+        extract(backbone, PIPELINE, images, np.arange(40), ["prepool", "pooled"], tmp_path / "c")
+    extract(backbone, PIPELINE, images, np.arange(40), ["pooled"], tmp_path / "c")
 
 
 @pytest.mark.parametrize(("dtype", "stored"), [(torch.float16, np.float16), (torch.bfloat16, np.float32)])

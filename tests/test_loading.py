@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import torch
 import torchvision
@@ -67,6 +69,9 @@ def test_a_random_backbone_follows_the_runs_seed_unless_its_entry_fixes_one():
         ),
         (lambda s: s.update({"conv1.weight": torch.zeros(64, 3, 3, 3)}), r"\(64, 3, 3, 3\), a resnet18 with imagenet stem"),
         (lambda s: s["layer2.0.bn1.running_var"].neg_(), "negative variance"),
+        (lambda s: [tensor.zero_() for tensor in s.values()], "the same features for all images"),
+        (lambda s: s["conv1.weight"].zero_(), "the same features for all images"),
+        (lambda s: s["layer4.1.bn2.bias"].fill_(-1e9), "the same features for all images"),
         (lambda s: s["layer3.0.conv1.weight"].view(-1)[5:6].fill_(float("nan")), "NaN or infinite"),
     ],
 )
@@ -133,6 +138,19 @@ def test_a_file_with_another_digest_is_refused(checkpoint):
     assert loading.load(spec(checkpoint, sha256=files.sha256_file(checkpoint)[:8]))
     with pytest.raises(RingbenchError, match="expects 00000000"):
         loading.load(spec(checkpoint, sha256="00000000"))
+
+
+def test_a_file_is_hashed_once_until_it_changes(checkpoint, monkeypatch):
+    hashed, digest = [], files.hashlib.file_digest
+    monkeypatch.setattr(files.hashlib, "file_digest", lambda *arguments: hashed.append(1) or digest(*arguments))
+    first = loading.load(spec(checkpoint, sha256=files.sha256_file(checkpoint))).certificate["file_sha256"]
+    assert len(hashed) == 1
+    times = checkpoint.stat().st_atime_ns, checkpoint.stat().st_mtime_ns
+    content = bytearray(checkpoint.read_bytes())
+    content[-1] ^= 1
+    checkpoint.write_bytes(content)
+    os.utime(checkpoint, ns=times)
+    assert files.sha256_file(checkpoint) != first
 
 
 def test_a_missing_url_file_says_where_to_put_it_without_touching_the_network(isolated_home, monkeypatch):

@@ -63,6 +63,7 @@ def test_the_dress_of_a_csv_file_does_not_matter(text, tmp_path):
             4,
             ["group 'x'", "test here", "train above"],
         ),
+        ("path,label\n0.png,a\n/elsewhere/1.png,b\n", 3, ["'/elsewhere/1.png' is an absolute path", "relative to"]),
         ("path,label\n0.png,a\nabsent.png,b\n", 3, ["absent.png is not there"]),
         ('path,label\n0.png,"a\n', 2, ["CSV"]),
         ('path,label\n0.png,"a"b\n', 2, ["CSV"]),
@@ -88,6 +89,17 @@ def test_what_is_wrong_with_a_manifest_is_one_sentence_with_the_line(text, line,
 def test_a_manifest_that_gives_nothing_to_train_on_or_no_text_says_so(text, error, message, tmp_path):
     with pytest.raises(error, match=message):
         manifest(tmp_path, text)
+
+
+@pytest.mark.parametrize("other", ["../here/0.png", "link/0.png", "./x/../../here/0.png"])
+def test_one_file_under_two_spellings_in_two_splits_is_an_error_that_names_both(tmp_path, other):
+    root = tmp_path / "here"
+    root.mkdir()
+    (root / "x").mkdir()
+    (root / "link").symlink_to(root)
+    found = manifest(root, f"path,label,split\n0.png,a,train\n1.png,b,train\n2.png,b,test\n{other},a,test\n")
+    with pytest.raises(RingbenchError, match=r"0\.png in train and \S+/0\.png in test are one file"):
+        found.require_measurable()
 
 
 def test_a_manifest_provider_without_a_manifest_is_a_usage_error(tmp_path):

@@ -113,11 +113,11 @@ def test_impossible_momenta_are_refused(momentum):
         MemoryBank(3, 4, momentum)
 
 
-def test_split_batch_norm_normalises_each_part_with_its_own_statistics():
-    plain = nn.BatchNorm2d(3)
+@pytest.mark.parametrize("plain, shape", [(nn.BatchNorm2d(3), (6, 3, 4, 4)), (nn.BatchNorm1d(3), (6, 3))])
+def test_split_batch_norm_normalises_each_part_with_its_own_statistics(plain, shape):
     nn.init.normal_(plain.weight)
     split = split_batch_norm(copy.deepcopy(plain), 2)
-    x = torch.randn(6, 3, 4, 4)
+    x = torch.randn(shape)
     expected = torch.cat([plain(x[:3]), plain(x[3:])])
     assert torch.equal(split(x), expected)
     assert split.state_dict().keys() == plain.state_dict().keys()

@@ -116,13 +116,17 @@ def test_impossible_percentiles_are_refused(window):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_order_statistics_are_those_of_sorting(threads):
+@pytest.mark.parametrize("n", [1000, 5000, 65_536])  # numpy selects in other ways in short rows than in long ones
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_order_statistics_are_those_of_sorting(threads, n, dtype):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        values = torch.randn(5, 1000, generator=torch.Generator().manual_seed(0))
+        values = torch.randn(5, n, generator=torch.Generator().manual_seed(0), dtype=dtype)
         expected = values.sort(dim=1).values
-        for lower, upper in [(0, 999), (0, 0), (999, 999), (900, 990), (31, 32)]:
+        shares = [(0.0, 0.9), (0.2, 0.92), (0.4, 0.85), (0.45, 0.945), (0.6, 1.0), (0.9, 0.99)]
+        places = [(int(n * lower), int(n * upper) - 1) for lower, upper in shares]
+        for lower, upper in [*places, (0, n - 1), (0, 0), (n - 1, n - 1), (31, 32)]:
             low, high = order_statistics_(values.clone(), lower, upper)
             assert torch.equal(low[:, 0], expected[:, lower]) and torch.equal(high[:, 0], expected[:, upper])
     finally:

@@ -129,11 +129,43 @@ def test_links_to_files_and_folders_are_followed_but_never_in_a_circle(tmp_path)
     assert any("2 links back to a folder above" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("how", ["file link", "hard link", "link to the split", "link to the class"])
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_one_file_in_two_splits_is_an_error_that_names_both(tmp_path, how, split):
+    tree(tmp_path, "train/a/0.png", "train/a/1.png", "train/b/2.png")
+    tree(tmp_path / {"val": "test", "test": "val"}[split], "a/0.png", "b/0.png")
+    inside, place = tmp_path / "train" / "a" / "1.png", tmp_path / split
+    if how == "link to the split":
+        place.symlink_to("train")
+    elif how == "link to the class":
+        put(place / "b" / "3.png")
+        (place / "a").symlink_to(inside.parent)
+    else:
+        tree(place, "a/9.png", "b/3.png")
+        (place / "a/copy.png").symlink_to(inside) if how == "file link" else (place / "a/copy.png").hardlink_to(inside)
+    with pytest.raises(RingbenchError, match=rf"train/a/\d\.png in train and {split}/a/\w+\.png in {split} are one file"):
+        load(spec("folder"), tmp_path).require_measurable()
+
+
+def test_links_within_a_split_and_equal_files_are_no_leak(tmp_path):
+    tree(tmp_path, *(f"{split}/{key}.png" for split in ("train", "val", "test") for key in ("a/0", "b/1")))
+    (tmp_path / "train/a/again.png").symlink_to("0.png")
+    load(spec("folder"), tmp_path).require_measurable()
+
+
 def test_a_link_that_leads_nowhere_is_named(tmp_path):
     root = tree(tmp_path, "a/0.png", "b/0.png")
     (root / "a" / "gone.png").symlink_to(tmp_path / "nothing.png")
     with pytest.raises(Unavailable, match=r"a/gone\.png is a link to a file that is not there"):
         load(spec("folder"), tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_among_the_images_is_skipped_and_counted(tmp_path):
+    os.mkfifo(tree(tmp_path, "a/0.png", "b/0.png") / "a" / "pipe.png")
+    found = load(spec("folder"), tmp_path)
+    assert found.keys == ["a/0.png", "b/0.png"]
+    assert "files skipped: 1 pipes, sockets or devices" in found.notes
 
 
 def test_an_empty_class_in_train_is_an_error_that_names_it(tmp_path):
@@ -187,8 +219,15 @@ def test_a_folder_without_classes_or_without_images_says_so(tmp_path):
 
 def test_a_class_that_is_called_like_a_split_is_never_taken_for_one_in_silence(tmp_path):
     tree(tmp_path / "flat", "bus/1.png", "car/1.png", "train/1.png")
-    with pytest.raises(RingbenchError, match=r"no class folders in \S*train; expected <split>/<class>/"):
+    with pytest.raises(RingbenchError, match=r"no class folders in \S*train; expected <split>/<class>/; if 'train' is a class"):
         load(spec("folder", root="flat"), tmp_path)
+    tree(tmp_path / "other", "control/1.png", "test/1.png")
+    with pytest.raises(Unavailable, match=r"if 'test' is a class, put all class folders into a folder \S*other/train of its own"):
+        load(spec("folder", root="other"), tmp_path)
+    (tmp_path / "other" / "train").mkdir()
+    for name in ("control", "test"):
+        (tmp_path / "other" / name).rename(tmp_path / "other" / "train" / name)
+    assert load(spec("folder", root="other"), tmp_path).classes == ["control", "test"]
     tree(tmp_path / "deep", "bus/1.png", "train/electric/1.png", "train/steam/1.png")
     assert "folders beside the splits, left out: bus" in load(spec("folder", root="deep"), tmp_path).notes
 

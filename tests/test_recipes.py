@@ -26,7 +26,7 @@ METHODS = [
     "iring_noanneal",
     "iball",
 ]
-DATASETS = ["cifar10", "cifar100", "stl10", "imagenet", "digits", "folder"]
+DATASETS = ["cifar10", "cifar100", "stl10", "imagenet", "digits", "shapes", "folder"]
 FILES = sorted(recipes.FOLDER.rglob("*.yaml"))
 
 
@@ -211,6 +211,29 @@ def test_what_is_wrong_in_a_file_of_ones_own_is_told_with_its_line(tmp_path, tex
     with pytest.raises(UsageError) as error:
         recipes.load(str(path))
     assert str(error.value).startswith(f"{path}{sentence}")
+
+
+def test_a_file_of_ones_own_extends_another_beside_it_and_never_itself(tmp_path):
+    (tmp_path / "base.yaml").write_text("extends: ir_cifar10\nepochs: 3\n")
+    (tmp_path / "ring.yaml").write_text("extends: base.yaml\nnegatives: {w_l: 50, w_u: 90}\n")
+    recipe = recipes.load(str(tmp_path / "ring.yaml"))
+    assert (recipe.name, recipe.epochs, recipe.negatives.w_l, recipe.objective) == ("ring", 3, 50, "ir")
+    (tmp_path / "base.yaml").write_text("extends: ring.yaml\n")
+    with pytest.raises(UsageError, match="extends itself"):
+        recipes.load(str(tmp_path / "ring.yaml"))
+
+
+def test_the_head_with_batch_norms_centres_the_embeddings_of_an_untrained_network():
+    import torch
+
+    from pretrain.encoder import make
+
+    changes = ["image_size=32", "arch=resnet18x0.5"]
+    images = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    z = {kind: make(recipes.load("ir_digits", [*changes, f"head={kind}"]))(images)[0].detach() for kind in ("mlp", "mlp_bn")}
+    alike = {kind: float((torch.nn.functional.normalize(value).mean(dim=0)).norm()) for kind, value in z.items()}
+    assert {kind: value.shape for kind, value in z.items()} == {"mlp": (64, 128), "mlp_bn": (64, 128)}
+    assert alike["mlp_bn"] < 0.1 < 0.5 < alike["mlp"]
 
 
 def test_a_missing_recipe_file_is_one_sentence():

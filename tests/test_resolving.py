@@ -134,6 +134,9 @@ def test_two_different_trunks_need_a_choice_and_the_error_lists_them():
         resolve(tree)
     for key, state in {"a": STATE, "b": OTHER, "net": OTHER, "b.net": OTHER}.items():
         assert same(resolve(tree, checkpoint_key=key).tensors, state)
+    many = {f"model{number}": STATE for number in range(9)}
+    with pytest.raises(RingbenchError, match=r"key 'model_7'; found: model7, (model\d, ){4}model\d and 3 more$"):
+        resolve(many, checkpoint_key="model_7")
     with pytest.raises(RingbenchError, match=r"no trunk under the checkpoint key 'c'; found: a, b\.net"):
         resolve(tree, checkpoint_key="c")
 

@@ -280,6 +280,14 @@ def test_the_interval_of_several_seeds_holds_what_the_seeds_differ_by(tmp_path):
     assert (score.ci_low, score.ci_high) == pytest.approx((70 - half, 70 + half))
 
 
+def test_seeds_that_change_nothing_have_no_standard_deviation(tmp_path):
+    for seed in range(3):
+        results.write(tmp_path, record(seed=seed))
+    row = next(row for row in csv.DictReader(board_text.export(tmp_path, "csv").splitlines()) if row["metric"] == "top1")
+    assert (row["value"], row["ci_low"], row["ci_high"]) == ("80.0000", "78.0000", "82.0000")
+    assert (row["seeds"], row["seed_std"]) == ("3", "")
+
+
 def test_a_control_that_came_later_is_still_judged_by(tmp_path):
     results.write(tmp_path, record(value=71.0))
     assert leaderboard.entries(results.read_all(tmp_path))[0].status == "ok"
@@ -292,6 +300,12 @@ def test_an_unknown_task_or_format_is_a_usage_error(board):
         board_text.export(board, "csv", ["imagenet_*"])
     with pytest.raises(UsageError, match="csv, md or json"):
         board_text.export(board, "xlsx")
+
+
+@pytest.mark.parametrize("format", ["md", "json"])
+def test_a_form_of_csv_that_other_formats_have_not_is_a_usage_error(board, format):
+    with pytest.raises(UsageError, match=f"form of CSV and not of {format}"):
+        board_text.export(board, format, wide=True)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])

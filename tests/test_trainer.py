@@ -179,7 +179,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_step_and_batch(digits,
 
 
 def test_weights_that_are_no_numbers_are_never_saved(digits, tmp_path):
-    one = trainer(digits, tmp_path, recipe("ir", "knn_every=0"))
+    one = trainer(digits, tmp_path, recipe("ir", "knn_every=0", "head=linear"))
     with torch.no_grad():
         one.learner.encoder.head.bias[0] = float("inf")
     with pytest.raises(Diverged):
@@ -212,7 +212,8 @@ def test_the_last_checkpoints_and_the_best_are_kept(digits, tmp_path):
     kept = sorted(path.name for path in one.checkpoints.folder.iterdir())
     assert kept == ["best.pt", "step_00000006.pt", "step_00000008.pt"]
     log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    best = max(line["knn"] for line in log if "knn" in line)
+    assert log[0].keys() == {"step", "epoch", "knn"} and log[0]["step"] == 0  # what training started from
+    best = max(line["knn"] for line in log[1:] if "knn" in line)
     assert one.checkpoints.read(one.checkpoints.folder / "best.pt")["best"] == best == one.best
 
 

@@ -163,6 +163,7 @@ def test_the_families_hold_what_their_papers_say():
         "simclr_cifar": (CropAndFlip(224, (0.08, 1)), Sometimes(0.8, jitter), gray, last),
         "cmc": (CropAndFlip(224, (0.2, 1)), Lab()),
         "supervised": (CropAndFlip(224, (0.08, 1)), last),
+        "characters": (CropAndFlip(224, (0.5, 1), flip=0), Jitter(0.4, 0.4, 0, 0), last),
         "simclr-colour": (CropAndFlip(224, (0.08, 1)), blur, last),
         "simclr-blur+cutout": (CropAndFlip(224, (0.08, 1)), strong, gray, Cutout(MEANS), last),
     }
@@ -360,7 +361,7 @@ def test_a_device_makes_the_views_of_the_cpu(name):
     "name, message",
     [
         ("moco_v3", 'unknown views .*did you mean "moco_v2"'),
-        ("byol", "expected ring, moco_v2, simclr, simclr_cifar, cmc, supervised"),
+        ("byol", "expected ring, moco_v2, simclr, simclr_cifar, cmc, supervised, characters"),
         ("ring-blur", "leave out what is not there"),
         ("ring+jpeg", "unknown part 'jpeg' after '\\+'; expected cutout, rotation, noise"),
         ("simclr-color", 'did you mean "colour"'),

@@ -1,13 +1,13 @@
 """Each image goes through the trunk once: features on disk, memory-mapped, keyed by everything they depend on."""
 
 import contextlib
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import joblib
 import numpy as np
 import PIL
 import torch
@@ -67,10 +67,12 @@ def extract(
     *,
     batch_size: int = 64,
     on_bad_image: str = "stop",
+    fresh: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Features]:
     """Features of `image_set[indices]` at `levels`, from `cache` or computed into it in one pass over the images.
 
+    What is in the cache counts if its checksum does; with `fresh` it never counts.
     `pipeline` is resolved (its numbers known) and its tensor steps are those of `backbone`. Memory use does not grow with
     the number of images. Raises BadImage on an unreadable image unless `on_bad_image` is "skip", UsageError if the
     pipeline leaves images of different sizes, RingbenchError if the disk is too small.
@@ -79,8 +81,10 @@ def extract(
     folder = _folder(cache, image_set, key)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):  # two runs that want the same features: one computes, the other finds them
-        absent = [level for level in dict.fromkeys(levels) if not store.whole(folder, level)]
-        if absent == ["pooled"] and store.whole(folder, "prepool"):
+        if fresh:
+            store.forget(folder)
+        absent = [level for level in dict.fromkeys(levels) if not store.sound(folder, level)]
+        if absent == ["pooled"] and store.sound(folder, "prepool"):
             _pool(folder, backbone.dtype)
         elif absent:
             _run(backbone, pipeline, image_set, indices, absent, folder, batch_size, on_bad_image, progress)
@@ -127,7 +131,7 @@ def _batches(pipeline, image_set, indices, batch_size, on_bad_image) -> Iterator
         return torch.from_numpy(stacked).permute(0, 3, 1, 2), len(part), skipped  # NHWC memory: already channels-last
 
     parts = [indices[i : i + batch_size] for i in range(0, len(indices), batch_size)]
-    pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="decode")
+    pool = ThreadPoolExecutor(joblib.cpu_count(), thread_name_prefix="decode")
     try:
         waiting: deque = deque()
         for part in parts:
@@ -159,8 +163,8 @@ def _pool(folder: Path, dtype: torch.dtype, chunk: int = 256) -> None:
         for start in range(0, len(prepool), chunk):
             rows = torch.from_numpy(np.array(prepool[start : start + chunk])).mean(dim=(2, 3), dtype=torch.float32)
             file.write(_to_numpy(rows.to(dtype)).data)
-    row_bytes = side["shape"][0] * prepool.dtype.itemsize
-    files.write_json(folder / "pooled.json", side | {"shape": side["shape"][:1], "row_bytes": row_bytes})
+    layout = {"shape": side["shape"][:1], "row_bytes": side["shape"][0] * prepool.dtype.itemsize}
+    files.write_json(folder / "pooled.json", side | layout | {"crc32": store.crc32_file(folder / "pooled.bin")})
 
 
 def _made(backbone: FrozenBackbone) -> dict[str, str]:

@@ -31,9 +31,13 @@ def measure(
     labels, n_classes = image_set.labels, len(image_set.classes)
     X, y = _rows(trainval.array), labels[trainval.indices]
     X_test, y_test = _rows(test.array), labels[test.indices]
-    if not len(y_test):
-        raise RingbenchError(f"{image_set.spec.name} has no test image that can be read; there is nothing to measure")
     validating = np.isin(trainval.indices, image_set.splits["val"])
+    n = {"train": int((~validating).sum()), "val": int(validating.sum()), "test": len(y_test)}
+    for split, uses in {"train": "learns from", "val": "chooses its settings on", "test": "is measured on"}.items():
+        if not n[split] and (split != "val" or probe.needs_validation):
+            raise RingbenchError(
+                f"image set '{image_set.spec.name}' has no {split} image, which {protocol.name} {uses}; add some"
+            )
     if probe.needs_validation:
         probe.fit(X[~validating], y[~validating], X[validating], y[validating], n_classes=n_classes)
     else:
@@ -43,7 +47,7 @@ def measure(
         "metrics": metrics.evaluate(probe.scores(X_test), y_test, n_classes, groups=groups, seed=seed),
         "interval": f"95% bootstrap over {'images' if groups is None else 'groups of images'}",
         "chance": _chance(y_test, n_classes),
-        "n": {"train": int((~validating).sum()), "val": int(validating.sum()), "test": len(y_test)},
+        "n": n,
         **probe.report,
     }
 

@@ -1,5 +1,6 @@
 """What holds for every command: the options above all of them, and how an error ends one."""
 
+import errno
 import sys
 from collections.abc import Iterable
 from itertools import islice
@@ -36,9 +37,9 @@ class Bench(TyperGroup):
         except KeyboardInterrupt:
             _stop(130, "interrupted; what was finished is kept: give the same command again and it goes on from there", ctx)
         except OSError as error:
-            if error.filename is None:  # a closed pipe, for one, which typer ends quietly
+            if error.errno == errno.EPIPE:  # the reader has enough; typer ends this quietly
                 raise
-            _stop(1, f"error: {error.filename}: {error.strerror}", ctx)
+            _stop(1, f"error: {error.filename or 'standard output'}: {error.strerror}", ctx)
 
 
 def _globals_first(args: Iterable[str]) -> list[str]:

@@ -13,7 +13,8 @@ def run(
     backbone: Annotated[list[str], typer.Option(metavar="NAME", help="Name, alias or glob such as 'iring_*'; repeatable.")],
     task: Annotated[list[str], typer.Option(metavar="NAME", help="Name, alias or glob such as '*_knn'; repeatable.")],
     seed: Annotated[
-        list[int] | None, typer.Option(metavar="N", min=0, help="Repeatable; 0 where none is given.", show_default=False)
+        list[int] | None,
+        typer.Option(metavar="N", min=0, max=2**63 - 1, help="Repeatable; 0 where none is given.", show_default=False),
     ] = None,
     device: Device = "auto",
     dtype: Annotated[str, typer.Option(metavar="NAME", help="auto (float32), float32, bfloat16 or float16.")] = "auto",
@@ -21,7 +22,7 @@ def run(
     results: ResultsDir = RESULTS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     as_json: AsJson = False,
-    force: Annotated[bool, typer.Option("--force", help="Measure again what is already there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Measure again what is already there, from the images on.")] = False,
     on_bad_image: Annotated[Literal["stop", "skip"], typer.Option(help="What an unreadable image does.")] = "stop",
     download: Annotated[bool, typer.Option("--download", help="Fetch what is missing and can be fetched.")] = False,
     batch: Annotated[
@@ -68,20 +69,21 @@ def run(
 
 
 def demo() -> None:
-    """Two untrained networks on real handwritten digits."""
+    """Two encoders trained and measured on handwritten digits."""
     from bench import demo as demonstration
 
     raise typer.Exit(demonstration.main())
 
 
-def show_board(results: ResultsDir = RESULTS, task: TaskPatterns = None) -> None:
+def show_board(ctx: typer.Context, results: ResultsDir = RESULTS, task: TaskPatterns = None) -> None:
     """One table for each protocol."""
     from bench import board
 
-    board.show(results, task or [])
+    board.show(results, _with_aliases(ctx, task))
 
 
 def export_board(
+    ctx: typer.Context,
     results: ResultsDir = RESULTS,
     format: Annotated[Literal["csv", "md", "json"], typer.Option()] = "csv",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Default: standard output.")] = None,
@@ -91,4 +93,10 @@ def export_board(
     """The same numbers as a file; equal results give equal bytes."""
     from bench import board
 
-    board.write(results, format, out, task or [], wide=wide)
+    board.write(results, format, out, _with_aliases(ctx, task), wide=wide)
+
+
+def _with_aliases(ctx: typer.Context, tasks: list[str] | None) -> list[str]:
+    from bench import registry
+
+    return registry.load(ctx.obj.registry).canonical("tasks", tasks) if tasks else []

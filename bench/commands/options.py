@@ -7,8 +7,10 @@ import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable on stdout, everything human on stderr.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")]
-DataDir = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Folder of the image sets, in place of $BENCH_DATA.")]
-ResultsDir = Annotated[Path, typer.Option("--results", metavar="DIR", help="Folder of the result files.")]
+DataDir = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", file_okay=False, help="Folder of the image sets, in place of $BENCH_DATA.")
+]
+ResultsDir = Annotated[Path, typer.Option("--results", metavar="DIR", file_okay=False, help="Folder of the result files.")]
 TaskPatterns = Annotated[
     list[str] | None, typer.Option("--task", metavar="NAME", help="Only this task; name or glob, repeatable.")
 ]

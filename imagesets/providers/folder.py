@@ -31,7 +31,8 @@ def missing(spec: ImagesetSpec, root: Path) -> str | None:
         return absent(spec, root)
     splits = {SPLIT_NAMES.get(name.lower()) for name in _folders(root)}
     if splits - {None, "train"} and "train" not in splits:
-        return no_training_images(spec, root)
+        beside = [name for name in _folders(root) if name.lower() not in SPLIT_NAMES]
+        return no_training_images(spec, root) + (_ambiguous(spec, root, *splits - {None}) if beside else "")
     if not splits:
         return f"image set '{spec.name}' has no folders in {root}: expected <split>/<class>/ or <class>/ there"
     return None
@@ -56,6 +57,7 @@ def scan(spec: ImagesetSpec, root: Path, splits: dict[str, str]) -> Source:
     if not classes:
         raise RingbenchError(
             f"image set '{spec.name}' has no class folders in {root / folders['train']}; expected <split>/<class>/"
+            + _ambiguous(spec, root, folders["train"])
         )
     keys: list[str] = []
     labels: list[int] = []
@@ -84,6 +86,11 @@ def _splits(spec: ImagesetSpec, root: Path) -> dict[str, str]:
         if split:
             found[split] = name
     return {split: found[split] for split in ("train", "val", "test") if split in found}
+
+
+def _ambiguous(spec: ImagesetSpec, root: Path, *names: str) -> str:
+    """The end of a sentence about split folders which may be meant as classes."""
+    return f"; if '{min(names)}' is a class, put all class folders into a folder {root / 'train'} of its own"
 
 
 def _check_classes(spec: ImagesetSpec, folder: Path, classes: list[str]) -> None:
@@ -117,6 +124,8 @@ def _images(folder: Path | str, key: str, above: frozenset, skipped: Counter[str
             skipped["no images"] += 1
         elif entry.is_file():
             yield f"{key}/{entry.name}"
+        elif not entry.is_symlink():
+            skipped["pipes, sockets or devices"] += 1
         else:
             raise Unavailable(f"{entry.path} is a link to a file that is not there; restore the file or remove the link")
 

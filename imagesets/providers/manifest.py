@@ -35,6 +35,8 @@ def load(spec: ImagesetSpec, root: Path) -> Source:
     for line, row in _rows(path):
         where = f"{path}, line {line}"
         key = row["path"] = posixpath.normpath(row["path"])
+        if os.path.isabs(key):  # noqa: PTH117
+            raise RingbenchError(f"{where}: '{key}' is an absolute path; write it relative to {root}, so that the set can move")
         if key in line_of:
             raise RingbenchError(f"{where}: '{key}' is listed already in line {line_of[key]}; every image belongs in one row")
         line_of[key] = line

@@ -56,7 +56,12 @@ def supervised(size: int) -> tuple[Step, ...]:
     return (CropAndFlip(size, (0.08, 1)),)
 
 
-FAMILIES = {family.__name__: family for family in (ring, moco_v2, simclr, simclr_cifar, cmc, supervised)}
+def characters(size: int) -> tuple[Step, ...]:
+    """No paper's: for written signs, of which no mirror image and no small part is the same sign."""
+    return CropAndFlip(size, (0.5, 1), flip=0), Jitter(0.4, 0.4, 0, 0)
+
+
+FAMILIES = {family.__name__: family for family in (ring, moco_v2, simclr, simclr_cifar, cmc, supervised, characters)}
 
 
 @dataclass(frozen=True)

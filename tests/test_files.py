@@ -1,0 +1,43 @@
+"""Files that are whole or absent, and errors that say which."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ringbench import files
+
+
+@pytest.mark.parametrize("name", ["mkstemp", "fsync", "replace"])
+def test_an_error_names_the_file_that_was_to_be_written_and_never_the_temporary_one(tmp_path, monkeypatch, name):
+    def refuse(*arguments, **names):
+        told = f"{tmp_path}/.wanted.json.abc.tmp" if name == "mkstemp" else None
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), told)
+
+    owner = {"mkstemp": files.tempfile, "fsync": os, "replace": Path}[name]
+    monkeypatch.setattr(owner, name, refuse)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        files.write_json(tmp_path / "wanted.json", {})
+    assert caught.value.filename == str(tmp_path / "wanted.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_place_of_the_file_is_told_by_its_own_name(tmp_path):
+    with pytest.raises(IsADirectoryError) as caught:
+        files.write_text(tmp_path, "text")
+    assert (caught.value.filename, caught.value.filename2) == (str(tmp_path), None)
+
+
+def test_an_error_about_another_file_keeps_its_name(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught, files.atomic_path(tmp_path / "wanted"):
+        (tmp_path / "source").read_bytes()
+    assert caught.value.filename == str(tmp_path / "source")
+
+
+def test_json_brings_back_file_names_that_are_no_text_and_any_other(tmp_path):
+    names = {os.fsdecode(b"caf\xe9.png"): ["\u00e9", "\U0001f600", "\\udce9", "\udce9\udc80"]}
+    files.write_json(tmp_path / "names.json", names)
+    assert json.loads((tmp_path / "names.json").read_text(encoding="utf-8")) == names
+    assert files.digest(names) != files.digest(sorted(names))

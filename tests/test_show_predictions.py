@@ -1,0 +1,70 @@
+"""bench show-predictions: a picture for each image, ground truth on the left, predictions on the right."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from bench.cli import app
+from imagesets.providers import shapes
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    monkeypatch.setattr(shapes, "SCENES", {"train": 2, "test": 4})
+
+
+def show(*args: str):
+    return CliRunner().invoke(app, ["show-predictions", "shapes", *args])
+
+
+def predictions(*scores: float) -> list[dict]:
+    """A box that covers all but the edge of the first scene, for each score."""
+    height, width = shapes.scene("test", 0)[0].shape[:2]
+    box, points = [4, 4, width - 8, height - 8], [10, 10, 1] * 5
+    full = {"size": [height, width], "counts": [0, height * width]}
+    keys = {"image_id": 1, "category_id": 2, "bbox": box, "segmentation": full, "keypoints": points}
+    return [{**keys, "score": score} for score in scores]
+
+
+def test_ground_truth_is_beside_the_predictions_that_score_enough(tmp_path):
+    Path("found.json").write_text(json.dumps(predictions(0.9, 0.2)))
+    Path("none.json").write_text("[]")
+    for name, least in (("found", "0.5"), ("none", "0.5"), ("found", "0.95")):
+        result = show(f"{name}.json", "--out", f"{name}{least}", "--score", least, "--images", "2")
+        assert result.exit_code == 0, result.output
+        assert result.output.split() == [f"{name}{least}/00000.png", f"{name}{least}/00003.png"]
+    found, none, stricter = (
+        np.asarray(Image.open(path)) for path in ("found0.5/00000.png", "none0.5/00000.png", "found0.95/00000.png")
+    )
+    middle = found.shape[1] // 2
+    assert found.shape == none.shape and found.shape[1] > 2 * 480  # small scenes are enlarged
+    assert np.array_equal(found[:, :middle], none[:, :middle])
+    assert (found[:, middle:] != none[:, middle:]).any(2).mean() > 0.8  # the mask tints everything
+    changed = (stricter != none).any(2)
+    assert not changed[40:].any()  # but for the heading, which tells the score
+
+
+def test_all_test_images_are_drawn_where_more_are_asked_for():
+    Path("none.json").write_text("[]")
+    assert len(show("none.json", "--images", "99").output.split()) == 4
+    assert len(list(Path("pictures").iterdir())) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "sentence"),
+    [
+        (None, 3, "found.json cannot be read: No such file"),
+        ("{", 1, "found.json is not readable as JSON"),
+        ('{"a": 1}', 1, "holds no COCO results: expected a list of predictions with bbox, category_id, image_id, score"),
+        ('[{"image_id": 1}]', 1, "holds no COCO results"),
+    ],
+)
+def test_a_file_without_predictions_is_refused_in_a_sentence(content, code, sentence):
+    if content is not None:
+        Path("found.json").write_text(content)
+    result = show("found.json")
+    assert result.exit_code == code and sentence in result.output and "Traceback" not in result.output
