@@ -303,8 +303,8 @@ def test_boxes_and_masks_of_one_image_set_are_one_group_and_labels_another(tmp_p
 @pytest.mark.parametrize(
     ("protocol", "sentence"),
     [
-        ("probe: detection, level: pooled, settings: {config: voc_c4_24k}", "detection, and only it, sees stages"),
-        ("probe: knn, level: stages", "detection, and only it, sees stages"),
+        ("probe: detection, level: pooled, settings: {config: voc_c4_24k}", "a detector, and only it, sees stages"),
+        ("probe: knn, level: stages", "a detector, and only it, sees stages"),
         ("probe: detection, level: stages, settings: {config: voc_c4_24}", "did you mean"),
         ("probe: detection, level: stages, settings: {config: voc_c4_24k, freeze: all}", "freeze"),
     ],
