@@ -17,8 +17,7 @@ from ringbench.errors import RingbenchError, Unavailable, UsageError
 from transfer.detection import evaluate as evaluation
 from transfer.detection import matching
 from transfer.detection.evaluate import KINDS, SUMMARY, evaluate, paired
-
-FIELDS = {"bbox": "bbox", "segm": "segmentation", "keypoints": "keypoints"}
+from transfer.detection.predictions import results
 
 
 @pytest.fixture(params=[True, False], ids=["ultrafast", "fallback"])
@@ -50,10 +49,9 @@ def test_the_fast_evaluator_has_every_outcome_of_pycocotools(kind):
         pytest.skip(f"{matching.FAST} {matching.PROVEN} is not installed")
     for name in CASES:
         split, predictions = case(name)
-        inputs = [{key: p[key] for key in ("image_id", "category_id", FIELDS[kind], "score")} for p in predictions]
-        sigmas = list(KEYPOINTS.sigmas)
-        *fast, outcomes = matching._by_ultrafast(kind, copy.deepcopy(split.coco()), copy.deepcopy(inputs), sigmas)
-        *slow, expected = matching._by_pycocotools(kind, copy.deepcopy(split.coco()), copy.deepcopy(inputs), sigmas)
+        found, sigmas = results(split.coco(), predictions, kind, KEYPOINTS), list(KEYPOINTS.sigmas)
+        *fast, outcomes = matching._by_ultrafast(kind, copy.deepcopy(split.coco()), copy.deepcopy(found), sigmas)
+        *slow, expected = matching._by_pycocotools(kind, copy.deepcopy(split.coco()), copy.deepcopy(found), sigmas)
         for mine, theirs in zip(fast, slow, strict=True):
             np.testing.assert_array_equal(mine, theirs, err_msg=name)
         for area in expected:
@@ -226,7 +224,7 @@ def test_intervals_hold_the_value_follow_the_seed_and_shrink_with_more_images():
     for p in found:  # so that the copies are no copies
         p["score"] = float(rng.random())
     wide = evaluate(many, many.categories, found, "bbox").metrics
-    few, found = repeated(many, found, np.arange(108) % 9 == 0)
+    few, found = repeated(many, found, (np.arange(108) % 9 == 0).astype(int))
     narrow = wide
     wide = evaluate(few, few.categories, found, "bbox").metrics
     for metric in ("AP", "AP50", "AR100"):

@@ -22,6 +22,7 @@ IGNORED, TRUE, FALSE = range(3)
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of IoU or OKS; the same floats as in COCO's own code
 AREAS = {"all": (0, 1e5**2), "small": (0, 32**2), "medium": (32**2, 96**2), "large": (96**2, 1e5**2)}  # square pixels
 Record = dict[str, Any]
+Predictions = list[Record] | np.ndarray
 # category id, image id and score (D,), by category, image and falling score; of each range of areas the outcomes (D, T)
 Found = tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]
 
@@ -47,8 +48,8 @@ def areas(kind: str) -> dict[str, tuple[float, float]]:
     return {name: limits for name, limits in AREAS.items() if (kind, name) != ("keypoints", "small")}
 
 
-def match(kind: str, document: Record, predictions: list[Record], sigmas: list[float] | None = None) -> dict[str, Matches]:
-    """Matches for each range of areas. The records of `document` and `predictions` are changed.
+def match(kind: str, document: Record, predictions: Predictions, sigmas: list[float] | None = None) -> dict[str, Matches]:
+    """Matches for each range of areas; predictions as `predictions.results` makes them. All records are changed.
 
     Raises Unavailable where neither evaluator is installed.
     """
@@ -93,21 +94,22 @@ def _is_proven() -> bool:
         return False
 
 
-def _by_ultrafast(kind: str, document: Record, predictions: list[Record], sigmas: list[float] | None) -> Found:
+def _by_ultrafast(kind: str, document: Record, predictions: Predictions, sigmas: list[float] | None) -> Found:
     from ultrafast_pycocotools.coco import COCO
     from ultrafast_pycocotools.cocoeval import COCOeval
 
-    truth = COCO(document, verbose=False)
-    evaluation = COCOeval(truth, truth.loadRes(predictions), kind, kpt_oks_sigmas=sigmas, print_function=lambda line: None)
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO(document)
+        evaluation = COCOeval(truth, truth.loadRes(predictions), kind, kpt_oks_sigmas=sigmas)
+        evaluation.evaluate()
     params = evaluation.params
-    evaluation.evaluate()
     columns = [evaluation._engine.outcomes(index, params.maxDets[-1]) for index in range(len(areas(kind)))]
     category_id = np.array(params.catIds, np.int64)[columns[0]["cat_slot"]]
     outcomes = {area: column["outcome"] for area, column in zip(areas(kind), columns, strict=True)}
     return category_id, columns[0]["image_id"], columns[0]["score"], outcomes
 
 
-def _by_pycocotools(kind: str, document: Record, predictions: list[Record], sigmas: list[float] | None) -> Found:
+def _by_pycocotools(kind: str, document: Record, predictions: Predictions, sigmas: list[float] | None) -> Found:
     try:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
@@ -119,7 +121,7 @@ def _by_pycocotools(kind: str, document: Record, predictions: list[Record], sigm
         truth = COCO()
         truth.dataset = document
         truth.createIndex()
-        if predictions:
+        if len(predictions):
             found = truth.loadRes(predictions)
         else:  # which loadRes cannot read
             found = COCO()

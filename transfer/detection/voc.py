@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,30 +13,32 @@ from transfer.detection.matching import FALSE, IGNORED, THRESHOLDS, TRUE, Matche
 Record = dict[str, Any]
 
 
-def match(document: Record, predictions: list[Record]) -> Matches:
-    """Each detection belongs to the object of its class that it overlaps most, taken or not.
+def match(document: Record, rows: np.ndarray) -> Matches:
+    """rows (D, 7) as `predictions.results` makes them.
 
-    With an overlap of at least the threshold it is the object's true positive where it is the first, a false positive where it
-    is not, and ignored where the object is difficult (here: crowd).
+    Each detection belongs to the object of its class that it overlaps most, taken or not. With an overlap of at least the
+    threshold it is the object's true positive where it is the first, a false positive where it is not, and ignored where the
+    object is difficult (here: crowd).
     """
-    truths, found = defaultdict(list), defaultdict(list)
-    for records, groups in ((document["annotations"], truths), (predictions, found)):
-        for record in records:
-            groups[record["category_id"], record["image_id"]].append(record)
-    best_first = [p for pair in sorted(found) for p in sorted(found[pair], key=lambda p: -p["score"])]
+    truths = defaultdict(list)
+    for truth in document["annotations"]:
+        truths[truth["category_id"], truth["image_id"]].append(truth)
+    rows = rows[np.lexsort((-rows[:, 5], rows[:, 0], rows[:, 6]))]  # by category, image, falling score
+    pairs = rows[:, [6, 0]].astype(np.int64)
+    first = np.flatnonzero((np.diff(pairs, axis=0, prepend=-1) != 0).any(1))
     outcomes = [np.empty((0, len(THRESHOLDS)), np.uint8)]
-    outcomes += [_outcomes(truths[pair], sorted(found[pair], key=lambda p: -p["score"])) for pair in sorted(found)]
-    columns = (np.array([p[key] for p in best_first]) for key in ("category_id", "image_id", "score"))
+    for start, end in pairwise([*first, len(rows)]):
+        outcomes.append(_outcomes(truths[tuple(pairs[start].tolist())], rows[start:end, 1:5]))
     wanted = [truth for truth in document["annotations"] if not truth["iscrowd"]]
-    return ranked(document, *columns, {"all": np.concatenate(outcomes)}, {"all": wanted})["all"]
+    return ranked(document, *pairs.T, rows[:, 5], {"all": np.concatenate(outcomes)}, {"all": wanted})["all"]
 
 
-def _outcomes(truths: list[Record], best_first: list[Record]) -> np.ndarray:
-    """(detections, T) of one class in one image."""
-    outcome = np.full((len(best_first), len(THRESHOLDS)), FALSE, np.uint8)
+def _outcomes(truths: list[Record], boxes: np.ndarray) -> np.ndarray:
+    """(detections, T) of one class in one image, the best first."""
+    outcome = np.full((len(boxes), len(THRESHOLDS)), FALSE, np.uint8)
     if not truths:
         return outcome
-    overlap = _iou(np.array([p["bbox"] for p in best_first], float), np.array([truth["bbox"] for truth in truths], float))
+    overlap = _iou(boxes, np.array([truth["bbox"] for truth in truths], float))
     nearest = overlap.argmax(1)
     close = overlap.max(1)[:, None] >= THRESHOLDS
     for i, truth in enumerate(truths):
