@@ -83,6 +83,33 @@ def test_encoders_with_another_stem_and_both_streams_of_cmc_are_the_same_in_a_de
     assert max(checks.check_parity(model, backbone, backbone.trunk, pipeline, file).values()) < 1e-4
 
 
+def test_features_are_compared_in_whole_float32(shapes, monkeypatch):
+    backbone = encoder("resnet18")
+    _, model = detector(shapes, backbone)
+    forward, seen = detectors.Frozen.forward, []
+    flags = lambda: (torch.backends.cudnn.enabled, torch.backends.cudnn.allow_tf32)  # noqa: E731
+    monkeypatch.setattr(detectors.Frozen, "forward", lambda self, *x: (seen.append(flags()), forward(self, *x))[1])
+    checks.check_parity(model, backbone, backbone.trunk, PIPELINE, shapes.splits["train"].images[0]["file_name"])
+    assert set(seen) == {(True, False)}
+
+
+@pytest.mark.parametrize("stem", ["imagenet", "lab", "same", "cifar", "cifar_s2"])
+def test_regions_and_anchors_are_where_the_maps_are_whatever_the_stem(shapes, stem):
+    pipeline = parse("rgb|scale01") if stem == "lab" else PIPELINE
+    _, model = detector(shapes, encoder("resnet18", stem, pipeline), pipeline=pipeline)
+    stride = model.backbone.output_shape()["res4"].stride
+    with torch.no_grad():
+        res4 = model.backbone(torch.zeros(1, 3, 96, 96))["res4"]
+    (pooler,), anchors = model.roi_heads.pooler.level_poolers, model.proposal_generator.anchor_generator
+    assert stride * res4.shape[-1] == 96
+    assert (anchors.strides, pooler.spatial_scale) == ([stride], 1 / stride)
+
+
+def test_a_pyramid_is_refused_on_a_stem_that_shrinks_less(shapes):
+    with pytest.raises(UsageError, match="the stem cifar has smaller ones"):
+        configuration(shapes, encoder("resnet18", "cifar"), "shapes_fpn")
+
+
 def test_other_weights_than_the_encoders_stop_before_the_first_step(shapes):
     backbone = encoder("resnet18")
     _, model = detector(shapes, backbone)
@@ -245,6 +272,18 @@ def test_masks_and_keypoints_that_a_set_has_not_are_asked_for_in_vain(shapes):
     split = replace(shapes.splits["train"], annotations=stripped)
     with pytest.raises(UsageError, match="has no masks"):
         configuration(replace(shapes, splits=shapes.splits | {"train": split}), encoder("resnet18"), "shapes_c4")
+
+
+def test_crowds_whose_masks_are_run_lengths_leave_training_on_polygons(shapes):
+    crowd, *others = shapes.splits["train"].annotations
+    lengths = {"size": [1, 1], "counts": [0, 1]}
+
+    def chosen(changes: dict) -> str:
+        split = replace(shapes.splits["train"], annotations=[crowd | changes, *others])
+        return configuration(replace(shapes, splits=shapes.splits | {"train": split}), encoder("resnet18")).INPUT.MASK_FORMAT
+
+    assert chosen({}) == chosen({"iscrowd": 1, "segmentation": lengths}) == "polygon"
+    assert chosen({"segmentation": lengths}) == "bitmask"
 
 
 @pytest.mark.parametrize(
