@@ -438,7 +438,78 @@ def test_a_broken_result_of_one_cell_costs_no_other_cell_its_number(workplace):
     for task in ("strokes_logreg", "absent_knn"):
         broken = results.path_of(workplace / "results", "random_resnet18", task, "logreg@1" if "log" in task else "knn@1", 0)
         broken.parent.mkdir(parents=True)
-        broken.write_text("    (workplace / "data" / "strokes" / "vertical").rmdir()
+        broken.write_text("<<<<<<< ours")
+    done = bench("--backbone", "random_resnet18", "--task", "strokes_*")
+    assert done.exit_code == 1
+    assert "1 failed, 1 measured" in done.output
+    assert "is not a readable result" in done.output
+
+
+def test_images_replaced_by_others_of_the_same_size_are_not_answered_from_the_cache(workplace):
+    for path in (workplace / "data" / "strokes").rglob("*.png"):
+        image = Image.open(path)
+        image.save(path.with_suffix(".bmp"))
+        path.unlink()
+    arguments = ("--backbone", "random_resnet18", "--task", "strokes_knn", "--force")
+    bench(*arguments)
+    before = results.read_all(workplace / "results")[0]["metrics"]["top1"]["value"]
+    for i, path in enumerate(sorted((workplace / "data" / "strokes").rglob("*.bmp"))):
+        noise = np.random.default_rng(i).integers(0, 256, (24, 24), dtype=np.uint8)
+        size = path.stat().st_size
+        Image.fromarray(noise).save(path)
+        assert path.stat().st_size == size
+    bench(*arguments)
+    after = results.read_all(workplace / "results")[0]["metrics"]["top1"]["value"]
+    assert before == 100.0
+    assert after < 90.0
+
+
+TOO_SMALL = {  # files of the set -> what is told, by task
+    "a/0": {"tiny_knn": "has one class, 'a'"},
+    "a/0 a/1 a/2 a/3": {"tiny_knn": "has one class, 'a'"},
+    "a/0 b/0": {"tiny_knn": "no class has images to spare"},
+    "a/0 a/1 b/0 b/1": {
+        "tiny_knn": "has no val image, which knn@1 chooses its settings on",
+        "tiny_logreg": "has no val image, which logreg@1 chooses its settings on",
+    },
+    "train/a/0 train/b/0 val/a/0 val/b/0 test/a/0 test/b/0": {"tiny_knn": None, "tiny_logreg": None},
+}
+
+
+@pytest.mark.parametrize("keys", TOO_SMALL)
+def test_a_set_too_small_to_measure_on_is_told_so_in_a_sentence(workplace, keys):
+    text = (workplace / "registry.yaml").read_text().replace("[strokes, absent]", "[strokes, absent, tiny]")
+    entry = "  tiny: {title: t, provider: folder, geometry: 'resize(32x32,bilinear)'}\n"
+    (workplace / "registry.yaml").write_text(text.replace("imagesets:\n", "imagesets:\n" + entry))
+    for seed, key in enumerate(keys.split()):
+        path = workplace / "data" / "tiny" / f"{key}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(seed).integers(0, 256, (24, 24), dtype=np.uint8)).save(path)
+    for task, sentence in TOO_SMALL[keys].items():
+        done = bench("--backbone", "random_resnet18", "--task", task)
+        assert done.exit_code == (1 if sentence else 0), done.output
+        assert sentence is None or (sentence in done.output and "Error" not in done.output)
+
+
+def test_images_of_one_group_alone_are_too_few_to_cut_a_test_split_from(tmp_path):
+    rows = [f"{i}.png,{'ab'[i % 2]},track" for i in range(8)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,group", *rows]))
+    for row in rows:
+        Image.new("L", (8, 8)).save(tmp_path / row.partition(",")[0])
+    spec = ImagesetSpec(name="tracks", title="t", provider="manifest", manifest="list.csv", root=".")
+    with pytest.raises(RingbenchError, match="no class has groups of images to spare"):
+        imagesets.load(spec, tmp_path).require_measurable()
+
+
+def test_names_that_are_no_text_are_measured_and_told_in_escapes(workplace):
+    folder = os.fsencode(workplace / "data" / "strokes")
+    try:
+        Path(os.fsdecode(folder + b"/vert\xefcal")).mkdir()
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    for path in (workplace / "data" / "strokes" / "vertical").iterdir():
+        path.rename(os.fsdecode(folder + b"/vert\xefcal/caf\xe9 " + os.fsencode(path.name)))
+    (workplace / "data" / "strokes" / "vertical").rmdir()
     arguments = ("--backbone", "random_resnet18", "--task", "strokes_knn")
     next(Path(os.fsdecode(folder + b"/vert\xefcal")).iterdir()).write_bytes(b"no image")
     for options, code, sentence in (((), 1, r"vert\udcefcal/caf\udce9"), (("--on-bad-image", "skip"), 0, "1 measured")):
