@@ -163,6 +163,29 @@ def test_the_folder_of_another_run_is_refused_and_says_what_is_other(scenes, sma
 
 
 @needs_detectron2
+def test_a_random_encoder_is_the_same_with_another_number_of_threads(scenes, small, tmp_path, monkeypatch):
+    from transfer.detection import checks, measure
+
+    class Enough(Exception):
+        pass
+
+    def stop(*arguments, **options):
+        raise Enough
+
+    def otherwise(*arguments):
+        trunk = calibrated(*arguments)
+        trunk.bn1.running_var *= 1 + 1e-6
+        return trunk
+
+    calibrated = checks.calibrated
+    monkeypatch.setattr(measure, "launch", stop)
+    for calibrate in (calibrated, otherwise):
+        monkeypatch.setattr(checks, "calibrated", calibrate)
+        with pytest.raises(Enough):
+            measured(scenes, tmp_path / "run", "coco-c4-1x@1")
+
+
+@needs_detectron2
 def test_a_run_that_was_cut_short_goes_on_from_its_checkpoint(scenes, small, tmp_path, monkeypatch):
     from transfer.detection import config, job
 
