@@ -350,3 +350,14 @@ def test_a_task_told_by_a_number_that_was_not_measured_is_a_failure_with_the_kno
     nothing = {"inputs": {}, "certificate": {}, "images": None, "pipeline": "", "skipped": {}, "notes": []}
     with pytest.raises(RingbenchError, match="told by box_AP5, which was not measured; there are box_AP50"):
         finish(planning.Cell(*specs, 0, tmp_path), {"metrics": {"box_AP50": {}}}, Options(tmp_path, tmp_path), **nothing)
+
+
+@needs_detectron2
+def test_a_run_that_goes_on_draws_other_images_than_it_began_with(tmp_path):
+    from transfer.detection.job import _begun
+
+    assert _begun(tmp_path) == 0
+    (tmp_path / "last_checkpoint").write_text("model_0004999.pth")
+    assert _begun(tmp_path) == 5000
+    (tmp_path / "last_checkpoint").write_text("model_final.pth")
+    assert _begun(tmp_path) == 0
