@@ -55,11 +55,7 @@ def match(kind: str, document: Record, predictions: Predictions, sigmas: list[fl
     """
     by = _by_ultrafast if _is_proven() else _by_pycocotools
     *detections, outcomes = by(kind, document, predictions, sigmas)
-    wanted = {
-        area: [truth for truth in document["annotations"] if _counts(kind, truth, *limits)]
-        for area, limits in areas(kind).items()
-    }
-    return ranked(document, *detections, outcomes, wanted)
+    return ranked(document, *detections, outcomes, _wanted(kind, document["annotations"]))
 
 
 def ranked(
@@ -68,23 +64,26 @@ def ranked(
     image_id: np.ndarray,
     score: np.ndarray,
     outcomes: dict[str, np.ndarray],
-    wanted: dict[str, list[Record]],
+    wanted: dict[str, np.ndarray],
 ) -> dict[str, Matches]:
-    """Matches of detections that come by category, image and falling score; where scores tie, they stay in this order."""
+    """Matches of detections that come by category, image and falling score; where scores tie, they stay in this order.
+
+    wanted: bool for each annotation, whether it has to be found.
+    """
     category_ids, image_ids = (np.sort([item["id"] for item in document[key]]) for key in ("categories", "images"))
     category, image = np.searchsorted(category_ids, category_id), np.searchsorted(image_ids, image_id)
     first = np.flatnonzero((np.diff(category, prepend=-1) != 0) | (np.diff(image, prepend=-1) != 0))
     rank = np.arange(len(image)) - np.repeat(first, np.diff(first, append=len(image)))
     order = np.lexsort((-score, category))
     category, image, rank = category[order], image[order], rank[order]
-    matches = {}
-    for area, outcome in outcomes.items():
-        places = [
-            np.searchsorted(ids, np.array([truth[key] for truth in wanted[area]], ids.dtype))
-            for ids, key in ((category_ids, "category_id"), (image_ids, "image_id"))
-        ]
-        matches[area] = Matches(category, image, rank, outcome[order], *places)
-    return matches
+    places = [
+        np.searchsorted(ids, [truth[key] for truth in document["annotations"]])
+        for ids, key in ((category_ids, "category_id"), (image_ids, "image_id"))
+    ]
+    return {
+        area: Matches(category, image, rank, outcome[order], *(place[wanted[area]] for place in places))
+        for area, outcome in outcomes.items()
+    }
 
 
 def _is_proven() -> bool:
@@ -150,8 +149,8 @@ def _by_pycocotools(kind: str, document: Record, predictions: Predictions, sigma
     return category_id, image_id, score, {area: np.concatenate(parts) for area, parts in outcomes.items()}
 
 
-def _counts(kind: str, truth: Record, smallest: float, largest: float) -> bool:
-    """Whether an object has to be found: crowds, other areas and persons without keypoints neither help nor harm."""
-    if truth.get("iscrowd") or (kind == "keypoints" and not truth["num_keypoints"]):
-        return False
-    return smallest <= truth["area"] <= largest
+def _wanted(kind: str, truths: list[Record]) -> dict[str, np.ndarray]:
+    """Which objects have to be found: crowds, other areas and persons without keypoints neither help nor harm."""
+    area = np.array([truth["area"] for truth in truths], float)
+    ignored = np.array([truth["iscrowd"] or (kind == "keypoints" and not truth["num_keypoints"]) for truth in truths], bool)
+    return {name: ~ignored & (smallest <= area) & (area <= largest) for name, (smallest, largest) in areas(kind).items()}

@@ -72,9 +72,13 @@ class _Plan:
         steps = drawn[self.image]
         passed = np.cumsum(self.passed @ drawn, 0)
         precision = np.empty((self.true.shape[1], len(total)))
+        recall = {cut: np.empty_like(precision) for cut in cuts}
         for t, (image, step) in enumerate(self.extra):
             at = np.flatnonzero(self.true[:, t])
             true = np.cumsum(steps[at], 0)
+            for cut, share in recall.items():
+                early = self.rank[at] < cut
+                share[t] = (true[-1] if len(at) and early.all() else steps[at[early]].sum(0)) / total
             counted = passed[at] + EPS
             if len(image):
                 before = np.searchsorted(step, at, side="right")
@@ -83,7 +87,7 @@ class _Plan:
             highest = np.maximum.accumulate(height[::-1], 0)[::-1]  # at this recall or any larger one
             places = reached.take(true.astype(np.intp) * len(total) + columns)
             precision[t] = (highest * np.diff(places, axis=0, prepend=0)).sum(0) / len(grid)
-        return precision, {cut: (self.true & (self.rank < cut)[:, None]).T @ steps / total for cut in cuts}
+        return precision, recall
 
 
 def _plans(matches: Matches, n_categories: int, n_images: int) -> Iterator[_Plan]:

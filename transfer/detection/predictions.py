@@ -67,10 +67,11 @@ def results(document: Record, predictions: list[Record], kind: str, keypoints: K
 
 
 def _numbers(shapes: list[list[float]], field: str, length: int) -> np.ndarray:
-    for shape in shapes:
-        if len(shape) != length:
-            raise RingbenchError(f"a prediction has {len(shape)} numbers as {field}; expected {length}")
-    return np.array(shapes, float).reshape(-1, length)
+    try:
+        return np.array(shapes, float).reshape(-1, length)
+    except ValueError:
+        other = next((len(shape) for shape in shapes if len(shape) != length), length)
+        raise RingbenchError(f"a prediction has {other} numbers as {field}; expected {length}") from None
 
 
 def _check_masks(document: Record, image_ids: list[int], shapes: list[Any]) -> None:

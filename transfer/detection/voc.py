@@ -29,7 +29,7 @@ def match(document: Record, rows: np.ndarray) -> Matches:
     outcomes = [np.empty((0, len(THRESHOLDS)), np.uint8)]
     for start, end in pairwise([*first, len(rows)]):
         outcomes.append(_outcomes(truths[tuple(pairs[start].tolist())], rows[start:end, 1:5]))
-    wanted = [truth for truth in document["annotations"] if not truth["iscrowd"]]
+    wanted = np.array([not truth["iscrowd"] for truth in document["annotations"]], bool)
     return ranked(document, *pairs.T, rows[:, 5], {"all": np.concatenate(outcomes)}, {"all": wanted})["all"]
 
 
