@@ -214,7 +214,7 @@ class FrozenBackbone(nn.Module):
             raise UsageError(f"unknown level {min(unknown)!r}; expected {', '.join(LEVELS)}")
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
             raise UsageError(f"expected uint8 images (N, 3, H, W), found {images.dtype} {tuple(images.shape)}")
-        with torch.backends.cudnn.flags(benchmark=True, allow_tf32=False):  # float32 means float32 on every device
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):  # float32 is float32
             stages = self._running(self.prepare(images).to(self.dtype, memory_format=torch.channels_last))
         stages["prepool"] = stages["res5"]
         if "pooled" in levels:

@@ -27,7 +27,7 @@ from transfer.detection.settings import settings
 from transfer.spec import ProtocolSpec
 
 DRIFT_IMAGES = 64
-LIBRARIES = ("detectron2", "pycocotools")
+LIBRARIES = ("detectron2", "pycocotools", "ultrafast-pycocotools")  # the last evaluates where it is there
 
 
 def measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
@@ -36,7 +36,7 @@ def measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
     try:
         with clock("open"):
             images, weights = annotated.load(cells[0].imageset, options.data), weights_of(cells[0], options)
-        inputs = {cell.task.name: inputs_of(cell, images, weights, _meaning(cell.protocol), options) for cell in cells}
+        inputs = {cell.task.name: inputs_of(cell, images, weights, _meaning(cell.protocol, options), options) for cell in cells}
         yield from (confirm(cell, inputs[cell.task.name], options) for cell in cells if cell.state == "done")
         cells = [cell for cell in cells if cell.state == "run"]
         if not cells:
@@ -84,11 +84,11 @@ def folder_of(cell: Cell, results: Path) -> Path:
     return results / cell.backbone.name / cell.imageset.name / f"{cell.protocol.name}.seed{cell.seed}"
 
 
-def _meaning(protocol: ProtocolSpec) -> list:
+def _meaning(protocol: ProtocolSpec, options: Options) -> list:
     from transfer.detection import config
 
     chosen = settings(protocol.settings)
-    return [protocol.probe, protocol.level, chosen.model_dump(), config.read(chosen.config).dump()]
+    return [protocol.probe, protocol.level, chosen.model_dump(), config.read(chosen.config).dump(), options.batch]
 
 
 def _prepare(cell: Cell, images: AnnotatedSet, options: Options, clock: Clock) -> tuple[FrozenBackbone, Pipeline, list[str]]:

@@ -38,6 +38,10 @@ def register(
     With an `imageset` the drift of its images under the pipeline is told too. The certificate goes to `places.certificate`.
     Raises UsageError for a taken name and whatever `backbones.loading.load` refuses; nothing is written then.
     """
+    try:
+        str(checkpoint.absolute()).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"the name of {checkpoint} is not text, and a registry is; rename the file") from None
     from backbones import loading
     from bench.convert import described, left_out
 
@@ -156,6 +160,9 @@ def _splice(text: str, name: str, fields: dict[str, Any]) -> str:
         text = text[:at] + text[section.end_mark.index :]
     if at and text[at - 1] != "\n":  # behind whatever else stands in the line
         at = text.find("\n", at) + 1 or len(text)
+    if at == len(text) and root and text[-1:] != "\n" and _last(root).style in ("|", ">"):
+        first = (section or root).value[0][0].start_mark  # before, not behind: a block of text would gain a line end
+        at, opening = first.index - first.column, opening.lstrip("\n")
     before, after = text[:at], text[at:]
     if before and not before.endswith("\n"):
         before += end_of_line
@@ -165,9 +172,14 @@ def _splice(text: str, name: str, fields: dict[str, Any]) -> str:
 
 def _end(node: yaml.Node) -> int:
     """Where the last character of a block ends; the mark of the block itself lies behind the comments that follow it."""
+    return _last(node).end_mark.index
+
+
+def _last(node: yaml.Node) -> yaml.Node:
+    """The last scalar of a block, or what is written in brackets there."""
     while isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
         node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
-    return node.end_mark.index
+    return node
 
 
 def _block(name: str, fields: dict[str, Any]) -> str:

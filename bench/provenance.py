@@ -23,7 +23,14 @@ def versions(*libraries: str) -> dict[str, str]:
     found = {"ringbench": __version__, "python": platform.python_version()}
     if commit := _commit():
         found["commit"] = commit
-    return found | {name: metadata.version(name) for name in (*LIBRARIES, *libraries)}
+    return found | {name: number for name in (*LIBRARIES, *libraries) if (number := _version(name))}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:  # not there, or a checkout that is on the path
+        return None
 
 
 def identity(cell: Cell) -> dict[str, Any]:

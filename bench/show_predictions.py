@@ -32,6 +32,7 @@ def command(imageset: ImagesetSpec, data: Path, predictions: Path, out: Path, *,
     """
     images, found = annotated.load(imageset, data), _read(predictions)
     split = images.splits["test"]
+    _check_ids(images, found, predictions)
     truths = _by_image(split.annotations)
     with_objects = [image for image in split.images if image["id"] in truths]
     chosen = np.unique(np.linspace(0, len(with_objects) - 1, n).round().astype(int))
@@ -42,6 +43,17 @@ def command(imageset: ImagesetSpec, data: Path, predictions: Path, out: Path, *,
         with atomic_path(path) as temporary:
             picture.save(temporary, "PNG")
         print(path)
+
+
+def _check_ids(images: AnnotatedSet, found: list[Record], path: Path) -> None:
+    known = {"image": {image["id"] for image in images.splits["test"].images}, "category": set(images.category_ids)}
+    for what, ids in known.items():
+        for prediction in found:
+            if prediction[f"{what}_id"] not in ids:
+                raise RingbenchError(
+                    f"{path} has predictions of the {what} {prediction[f'{what}_id']}, which the test split of "
+                    f"'{images.spec.name}' does not have; are they of another set?"
+                )
 
 
 def side_by_side(images: AnnotatedSet, image: Record, truths: list[Record], found: list[Record], heading: str) -> Image.Image:

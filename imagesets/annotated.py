@@ -115,6 +115,7 @@ def load(spec: ImagesetSpec, data_dir: Path) -> AnnotatedSet:
         )
         splits[name] = AnnotatedSplit(images, annotations, categories, report.as_dict())
         notes += [f"{name}: {sentence}" for sentence in report.sentences()]
+    _refuse_leak(spec, splits)
     return AnnotatedSet(
         spec,
         [category["name"] for category in categories],
@@ -125,6 +126,20 @@ def load(spec: ImagesetSpec, data_dir: Path) -> AnnotatedSet:
         found.style,
         found.root,
     )
+
+
+def _refuse_leak(spec: ImagesetSpec, splits: dict[str, AnnotatedSplit]) -> None:
+    """An image in train and test, whatever its paths, would make numbers too good."""
+    seen: dict[tuple[int, int], tuple[str, str]] = {}
+    for name, split in splits.items():
+        for image in split.images:
+            stat = os.stat(image["file_name"])  # noqa: PTH116 - a hundred thousand times
+            path, elsewhere = seen.setdefault((stat.st_dev, stat.st_ino), (image["file_name"], name))
+            if elsewhere != name:
+                raise RingbenchError(
+                    f"image set '{spec.name}': {path} in {elsewhere} and {image['file_name']} in {name} are one file, so that a "
+                    "number would come out too good; remove one of them"
+                )
 
 
 def _categories(spec: ImagesetSpec, found: Boxes) -> list[dict[str, Any]]:

@@ -120,7 +120,7 @@ def _inspect(image: Record) -> tuple[str | None, tuple[int, int] | None]:
     try:
         with Image.open(path) as opened:
             size = opened.size
-            if opened.format == "JPEG" and opened.getexif().get(0x0112) in SIDEWAYS:
+            if opened.getexif().get(0x0112) in SIDEWAYS:
                 size = size[::-1]
         if not _ends(path):
             decode(path)  # something may follow the end of a whole image

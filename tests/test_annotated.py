@@ -293,3 +293,23 @@ def test_a_slip_in_a_registry_entry_is_found_in_its_line(entry, sentence, tmp_pa
     assert len(problems) == 1 and problems[0].line == 5
     with pytest.raises(UsageError, match=sentence):
         registry.load(tmp_path / "registry.yaml")
+
+
+def test_an_image_in_train_and_test_is_refused_whatever_its_path(tmp_path):
+    def link(document: dict, folder: Path) -> None:
+        (folder / "1.jpg").unlink()
+        (folder / "1.jpg").symlink_to(folder.parent / "train" / "2.jpg")
+
+    with pytest.raises(RingbenchError, match=r"train/2\.jpg in train and .*test/1\.jpg in test are one file"):
+        coco(tmp_path, link, "test")
+
+
+def test_a_png_that_is_stored_sideways_is_as_large_as_it_is_upright(tmp_path):
+    def sideways(document: dict, folder: Path) -> None:
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        with Image.open(folder / "1.jpg") as image:
+            image.transpose(Image.Transpose.ROTATE_90).save(folder / "1.png", exif=exif)
+        document["images"][0]["file_name"] = "1.png"
+
+    assert not coco(tmp_path, sideways).notes

@@ -359,6 +359,16 @@ def test_whatever_encodes_the_output_it_is_printed(command: str, encoding: str):
         assert ("80.00 \u00b12.00" if encoding == "utf-8" else "80.00 ~2.00") in done.stdout
 
 
+def test_a_checkpoint_whose_name_is_no_text_is_refused_by_the_registry_in_a_printable_sentence(tmp_path: Path):
+    try:
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.pth")).write_bytes(b"weights")
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    done = spawned("register net", "caf?.pth")
+    assert done.returncode == 2
+    assert done.stderr == "error: the name of caf\\udce9.pth is not text, and a registry is; rename the file\n"
+
+
 @pytest.mark.parametrize("seed", ["-1", "9223372036854775808", "99999999999999999999", "1.5"])
 def test_a_seed_that_no_generator_takes_is_a_usage_error(seed: str):
     done = invoke("run", "--backbone", "random_resnet18", "--task", "digits_knn", "--seed", seed)

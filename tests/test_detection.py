@@ -122,33 +122,67 @@ def test_both_streams_of_cmc_go_into_a_detector(scenes, small, tmp_path):
 
 
 @needs_detectron2
-def test_the_same_seed_finds_the_same_boxes_again(scenes, small, tmp_path):
-    for name in ("first", "second"):
-        measured(scenes, tmp_path / name, "coco-c4-1x@1")
-    first, second = ((tmp_path / name / "predictions.json").read_text() for name in ("first", "second"))
-    assert first == second
+def test_the_same_seed_finds_the_same_boxes_again_and_a_finished_run_is_not_trained_again(scenes, small, tmp_path, monkeypatch):
+    first, second = (measured(scenes, tmp_path / name, "coco-c4-1x@1", iterations=1) for name in ("first", "second"))
+    assert first["metrics"] == second["metrics"]
+    predictions = [(tmp_path / name / "predictions.json").read_text() for name in ("first", "second")]
+    assert predictions[0] == predictions[1]
 
-
-@needs_detectron2
-def test_a_finished_run_is_measured_again_without_training(scenes, small, tmp_path, monkeypatch):
-    outcome = measured(scenes, tmp_path / "run", "coco-c4-1x@1")
     from transfer.detection import measure
 
     monkeypatch.setattr(measure, "launch", lambda *arguments, **options: pytest.fail("it trained again"))
-    assert measured(scenes, tmp_path / "run", "coco-c4-1x@1") == outcome
+    assert measured(scenes, tmp_path / "first", "coco-c4-1x@1", iterations=1) == first
 
 
 @needs_detectron2
-@pytest.mark.parametrize(
-    ("other", "named"),
-    [({"arch": "resnet34"}, "encoder"), ({"seed": 1}, "configuration"), ({"batch": 2}, "configuration")],
-)
-def test_the_folder_of_another_run_is_refused_and_says_what_is_other(scenes, small, tmp_path, other, named):
+def test_the_folder_of_another_run_is_refused_and_says_what_is_other(scenes, small, tmp_path, monkeypatch):
     from ringbench.errors import RingbenchError
+    from transfer.detection import measure
 
-    measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=1)
-    with pytest.raises(RingbenchError, match=f"holds a run with another.*{named}.*--force"):
-        measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=1, **other)
+    class Enough(Exception):
+        pass
+
+    def stop(*arguments, **options):
+        raise Enough
+
+    monkeypatch.setattr(measure, "launch", stop)
+    with pytest.raises(Enough):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1")
+    smaller = replace(scenes, splits=scenes.splits | {"test": scenes.splits["train"]})
+    for other, named in (
+        ({"arch": "resnet34"}, "encoder"),
+        ({"seed": 1}, "configuration"),
+        ({"batch": 2}, "configuration"),
+        ({"images": smaller}, "images"),
+    ):
+        images = other.pop("images", scenes)
+        with pytest.raises(RingbenchError, match=f"holds a run with another.*{named}.*--force"):
+            measured(images, tmp_path / "run", "coco-c4-1x@1", **other)
+    with pytest.raises(Enough):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1", seed=1, again=True)
+
+
+@needs_detectron2
+def test_a_random_encoder_is_the_same_with_another_number_of_threads(scenes, small, tmp_path, monkeypatch):
+    from transfer.detection import checks, measure
+
+    class Enough(Exception):
+        pass
+
+    def stop(*arguments, **options):
+        raise Enough
+
+    def otherwise(*arguments):
+        trunk = calibrated(*arguments)
+        trunk.bn1.running_var *= 1 + 1e-6
+        return trunk
+
+    calibrated = checks.calibrated
+    monkeypatch.setattr(measure, "launch", stop)
+    for calibrate in (calibrated, otherwise):
+        monkeypatch.setattr(checks, "calibrated", calibrate)
+        with pytest.raises(Enough):
+            measured(scenes, tmp_path / "run", "coco-c4-1x@1")
 
 
 @needs_detectron2
@@ -159,7 +193,7 @@ def test_a_run_that_was_cut_short_goes_on_from_its_checkpoint(scenes, small, tmp
 
     def saving(name: str):
         cfg = read(name)
-        cfg.SOLVER.CHECKPOINT_PERIOD = 1
+        cfg.SOLVER.CHECKPOINT_PERIOD = cfg.SOLVER.IMS_PER_BATCH = 1
         return cfg
 
     def killed(cfg, model, category_ids):
@@ -292,13 +326,10 @@ def test_boxes_and_masks_of_one_image_set_are_one_group_and_labels_another(tmp_p
 @pytest.mark.parametrize(
     ("protocol", "sentence"),
     [
-        (
-            "{title: x, probe: detection, level: pooled, settings: {config: voc_c4_24k}, source: x}",
-            "detection, and only it, sees stages",
-        ),
-        ("{title: x, probe: knn, level: stages, source: x}", "detection, and only it, sees stages"),
-        ("{title: x, probe: detection, level: stages, settings: {config: voc_c4_24}, source: x}", "did you mean"),
-        ("{title: x, probe: detection, level: stages, settings: {config: voc_c4_24k, freeze: all}, source: x}", "freeze"),
+        ("probe: detection, level: pooled, settings: {config: voc_c4_24k}", "a detector, and only it, sees stages"),
+        ("probe: knn, level: stages", "a detector, and only it, sees stages"),
+        ("probe: detection, level: stages, settings: {config: voc_c4_24}", "did you mean"),
+        ("probe: detection, level: stages, settings: {config: voc_c4_24k, freeze: all}", "freeze"),
     ],
 )
 def test_a_protocol_that_means_no_detector_is_a_problem_of_the_registry(tmp_path, protocol, sentence):
@@ -319,3 +350,14 @@ def test_a_task_told_by_a_number_that_was_not_measured_is_a_failure_with_the_kno
     nothing = {"inputs": {}, "certificate": {}, "images": None, "pipeline": "", "skipped": {}, "notes": []}
     with pytest.raises(RingbenchError, match="told by box_AP5, which was not measured; there are box_AP50"):
         finish(planning.Cell(*specs, 0, tmp_path), {"metrics": {"box_AP50": {}}}, Options(tmp_path, tmp_path), **nothing)
+
+
+@needs_detectron2
+def test_a_run_that_goes_on_draws_other_images_than_it_began_with(tmp_path):
+    from transfer.detection.job import _begun
+
+    assert _begun(tmp_path) == 0
+    (tmp_path / "last_checkpoint").write_text("model_0004999.pth")
+    assert _begun(tmp_path) == 5000
+    (tmp_path / "last_checkpoint").write_text("model_final.pth")
+    assert _begun(tmp_path) == 0

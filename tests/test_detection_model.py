@@ -83,6 +83,33 @@ def test_encoders_with_another_stem_and_both_streams_of_cmc_are_the_same_in_a_de
     assert max(checks.check_parity(model, backbone, backbone.trunk, pipeline, file).values()) < 1e-4
 
 
+def test_features_are_compared_in_whole_float32(shapes, monkeypatch):
+    backbone = encoder("resnet18")
+    _, model = detector(shapes, backbone)
+    forward, seen = detectors.Frozen.forward, []
+    flags = lambda: (torch.backends.cudnn.enabled, torch.backends.cudnn.allow_tf32)  # noqa: E731
+    monkeypatch.setattr(detectors.Frozen, "forward", lambda self, *x: (seen.append(flags()), forward(self, *x))[1])
+    checks.check_parity(model, backbone, backbone.trunk, PIPELINE, shapes.splits["train"].images[0]["file_name"])
+    assert set(seen) == {(True, False)}
+
+
+@pytest.mark.parametrize("stem", ["imagenet", "lab", "same", "cifar", "cifar_s2"])
+def test_regions_and_anchors_are_where_the_maps_are_whatever_the_stem(shapes, stem):
+    pipeline = parse("rgb|scale01") if stem == "lab" else PIPELINE
+    _, model = detector(shapes, encoder("resnet18", stem, pipeline), pipeline=pipeline)
+    stride = model.backbone.output_shape()["res4"].stride
+    with torch.no_grad():
+        res4 = model.backbone(torch.zeros(1, 3, 96, 96))["res4"]
+    (pooler,), anchors = model.roi_heads.pooler.level_poolers, model.proposal_generator.anchor_generator
+    assert stride * res4.shape[-1] == 96
+    assert (anchors.strides, pooler.spatial_scale) == ([stride], 1 / stride)
+
+
+def test_a_pyramid_is_refused_on_a_stem_that_shrinks_less(shapes):
+    with pytest.raises(UsageError, match="the stem cifar has smaller ones"):
+        configuration(shapes, encoder("resnet18", "cifar"), "shapes_fpn")
+
+
 def test_other_weights_than_the_encoders_stop_before_the_first_step(shapes):
     backbone = encoder("resnet18")
     _, model = detector(shapes, backbone)
@@ -175,19 +202,26 @@ def test_frozen_stays_in_evaluation_whatever_is_asked(shapes):
     assert not any(module.training for module in detectors.bottom(model).body.modules())
 
 
-def test_a_random_encoder_has_features_of_moderate_size_once_its_batch_norms_are_calibrated(shapes):
+def test_the_batch_norms_of_a_random_encoder_are_given_the_mean_statistics_of_training_images(shapes):
     trunk = random_trunk("resnet18", "imagenet", 0)
     backbone = FrozenBackbone(trunk, {"arch": "resnet18", "stem": "imagenet"})
     backbone = backbone.for_inputs(scale01=True, mean=PIPELINE.mean, std=PIPELINE.std)
     sha = trunk_sha256(trunk)
-    ready = checks.calibrated(backbone, PIPELINE, shapes.splits["train"])
-    x = torch.randn(2, 3, 128, 128, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        assert ready(x)["res5"].abs().max() < trunk(x)["res5"].abs().max()
-        assert 0.1 < ready(x)["res5"].std() < 3
+    images = shapes.splits["train"].images[:4]
+    ready = checks.calibrated(backbone, PIPELINE, replace(shapes.splits["train"], images=images))
     assert trunk_sha256(trunk) == sha, "the backbone itself stays as it was"
-    again = checks.calibrated(backbone, PIPELINE, shapes.splits["train"])
-    assert trunk_sha256(again) == trunk_sha256(ready)
+    means, variances = [], []
+    for image in images:
+        pixels = np.asarray(Image.open(image["file_name"]))
+        pixels = np.tile(pixels, (3, 3, 1))[:256, :256]
+        x = (torch.from_numpy(pixels / 255.0) - torch.tensor(PIPELINE.mean)) / torch.tensor(PIPELINE.std)
+        with torch.no_grad():
+            first = trunk.conv1(x.float().permute(2, 0, 1)[None])[0].flatten(1)
+        means.append(first.mean(1))
+        variances.append(first.var(1))
+    torch.testing.assert_close(ready.bn1.running_mean, torch.stack(means).mean(0), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(ready.bn1.running_var, torch.stack(variances).mean(0), rtol=1e-3, atol=1e-4)
+    assert {norm.momentum for norm in ready.modules() if isinstance(norm, torch.nn.BatchNorm2d)} == {0.1}
 
 
 # --- the configuration of a run
@@ -245,6 +279,18 @@ def test_masks_and_keypoints_that_a_set_has_not_are_asked_for_in_vain(shapes):
     split = replace(shapes.splits["train"], annotations=stripped)
     with pytest.raises(UsageError, match="has no masks"):
         configuration(replace(shapes, splits=shapes.splits | {"train": split}), encoder("resnet18"), "shapes_c4")
+
+
+def test_crowds_whose_masks_are_run_lengths_leave_training_on_polygons(shapes):
+    crowd, *others = shapes.splits["train"].annotations
+    lengths = {"size": [1, 1], "counts": [0, 1]}
+
+    def chosen(changes: dict) -> str:
+        split = replace(shapes.splits["train"], annotations=[crowd | changes, *others])
+        return configuration(replace(shapes, splits=shapes.splits | {"train": split}), encoder("resnet18")).INPUT.MASK_FORMAT
+
+    assert chosen({}) == chosen({"iscrowd": 1, "segmentation": lengths}) == "polygon"
+    assert chosen({"segmentation": lengths}) == "bitmask"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bench import doctor, registry, showing
+from bench import doctor, registry, setup_detection, showing
 from bench.cli import app
 
 
@@ -28,11 +28,15 @@ def test_every_backbone_image_set_and_task_is_available_or_missing_for_a_reason(
     assert row(text, "random_resnet18") == row(text, "digits") == "available"
     assert row(text, "torchvision_resnet18").startswith(f"resnet18-f37072fd.pth is not in {isolated_home / 'checkpoints'}")
     assert row(text, "iring_imagenet").startswith("not trained yet")
-    for name in set(known.imagesets) - {"digits"}:
-        assert str(tmp_path / "data" / name) in row(text, name)
-    assert row(text, "available") == "digits_linear, digits_logreg, digits_knn"
-    told = [name for line in text.splitlines() if line.startswith("unavailable") for name in re.findall(r"(\w+)[,:]", line)]
-    assert sorted(told) == sorted(set(known.tasks) - {"digits_linear", "digits_logreg", "digits_knn"})
+    for name, spec in known.imagesets.items():
+        if spec.provider not in ("embedded", "shapes"):
+            assert str(tmp_path / "data" / (spec.root or name)) in row(text, name)
+    tasks = {kind: set() for kind in ("available", "unavailable")}
+    for kind, names in re.findall(r"^(available|unavailable) +([\w, ]+)", text.partition("TASKS\n")[2], re.MULTILINE):
+        tasks[kind] |= set(names.split(", "))
+    here = ["digits", "shapes"] if setup_detection.missing() is None else ["digits"]
+    assert tasks["available"] == {task.name for task in known.tasks.values() if task.imageset in here}
+    assert tasks["unavailable"] == set(known.tasks) - tasks["available"]
 
 
 def test_places_say_where_they_come_from(isolated_home: Path, monkeypatch):

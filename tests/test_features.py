@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -133,6 +134,21 @@ def test_an_interrupted_pass_goes_on_where_it_was(backbone, images, tmp_path):
     np.testing.assert_allclose(found.array, by_hand(backbone, images, indices, "pooled"), rtol=1e-4, atol=1e-4)
     assert not list(cache.rglob("*.part"))
     assert not list(cache.rglob("progress.json"))
+
+
+def test_a_write_that_stops_between_two_levels_costs_no_row_that_counts(tmp_path):
+    class Stops:
+        @property
+        def data(self):
+            raise Interrupted
+
+    rows = np.ones((4, 2), np.float32)
+    writer = store.Writer(tmp_path, ["res4", "res5"], 12, {})
+    writer.append({"res4": rows, "res5": rows}, 4, [])
+    with contextlib.closing(writer), pytest.raises(Interrupted):
+        writer.append({"res4": rows, "res5": Stops()}, 4, [])
+    with contextlib.closing(store.Writer(tmp_path, ["res4", "res5"], 12, {})) as again:
+        assert (again.rows, again.seen) == (4, 4)
 
 
 def damage(path):

@@ -121,6 +121,18 @@ def test_any_sound_layout_keeps_its_lines_and_its_meaning(tmp_path_factory, text
     assert (before.backbones, before.imagesets, before.protocols) == (after.backbones, after.imagesets, after.protocols)
 
 
+@pytest.mark.parametrize("section", ["backbones", "imagesets"])
+def test_a_block_of_text_at_an_end_without_a_line_end_stays_as_it_is(tmp_path: Path, section: str):
+    keys = {"backbones": "  arch: resnet18\n  source: random\n  pipeline: rgb\n", "imagesets": "  provider: folder\n"}[section]
+    text = f"# above\n{section}:\n # its own\n old:\n{keys}  title: |\n    line one\n    line two"
+    (tmp_path / "registry.yaml").write_text(text)
+    editing.add_backbone(tmp_path / "registry.yaml", "new", FIELDS)
+    assert_only_inserted(text, (tmp_path / "registry.yaml").read_text())
+    after, problems = registry.check(tmp_path / "registry.yaml")
+    assert not problems and after.backbones["new"].title == "New"
+    assert getattr(after, section)["old"].title == "line one\nline two"
+
+
 # PyYAML writes Unicode's own line ends in a way it cannot read back; such a text is refused, as an odd layout is
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x85\u2028\u2029"), max_size=30)
 

@@ -61,6 +61,8 @@ def test_all_test_images_are_drawn_where_more_are_asked_for():
         ("{", 1, "found.json is not readable as JSON"),
         ('{"a": 1}', 1, "holds no COCO results: expected a list of predictions with bbox, category_id, image_id, score"),
         ('[{"image_id": 1}]', 1, "holds no COCO results"),
+        ('[{"image_id": 999, "category_id": 2, "bbox": [1, 1, 2, 2], "score": 1}]', 1, "predictions of the image 999, which"),
+        ('[{"image_id": 1, "category_id": 99, "bbox": [1, 1, 2, 2], "score": 1}]', 1, "predictions of the category 99, which"),
     ],
 )
 def test_a_file_without_predictions_is_refused_in_a_sentence(content, code, sentence):

@@ -104,6 +104,14 @@ def test_the_hash_sees_every_weight_and_statistic_but_not_the_step_counter():
     assert trunk_sha256(trunk) == reference
 
 
+def test_cudnn_is_used_and_float32_is_not_tf32():
+    backbone, seen = FrozenBackbone(random_trunk("resnet18", "imagenet", 0), {}), []
+    flags = torch.backends.cudnn
+    backbone._running.register_forward_hook(lambda *_: seen.append((flags.enabled, flags.allow_tf32)))
+    backbone(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+    assert seen == [(True, False)]
+
+
 def test_random_trunks_follow_their_seed_and_leave_the_callers_random_state_alone():
     torch.manual_seed(7)
     expected = torch.rand(1)

@@ -44,10 +44,12 @@ class Writer:
         if rows and not self.layouts:
             self.layouts = {level: _layout(array) for level, array in rows.items()}
             self._check_disk()
+        crc32 = {}
         for level, array in rows.items():
             with files.naming(self._part(level)):
                 self.unsynced += self.files[level].write(array.data)
-            self.crc32[level] = zlib.crc32(array.data, self.crc32[level])
+            crc32[level] = zlib.crc32(array.data, self.crc32[level])
+        self.crc32 |= crc32  # with the rows: what stops a write leaves all levels as they were counted
         self.rows += len(next(iter(rows.values()))) if rows else 0
         self.seen += seen
         self.skipped += skipped

@@ -43,10 +43,13 @@ def bound(
 ) -> CfgNode:
     """The configuration in full; `names` are the catalogue names of the splits train and test.
 
-    Raises UsageError where it asks for masks or keypoints that the image set has not.
+    Raises UsageError where it asks for masks or keypoints that the image set has not, or for a pyramid on a stem that leaves
+    res2 larger than a quarter of the image.
     """
     cfg = read(chosen.config)
     model = cfg.MODEL
+    if stem.startswith("cifar") and "fpn" in model.BACKBONE.NAME:
+        raise UsageError(f"a pyramid needs res2 .. res5 of strides 4 .. 32, the stem {stem} has smaller ones; use a C4 protocol")
     model.TRUNK.ARCH, model.TRUNK.STEM = arch, stem
     model.BACKBONE.NAME, model.ROI_HEADS.NAME = NAMES[model.BACKBONE.NAME], NAMES[model.ROI_HEADS.NAME]
     model.BACKBONE.FREEZE_AT = FREEZE_AT[chosen.freeze]
@@ -74,7 +77,7 @@ def scaled(cfg: CfgNode, batch: int | None, iterations: int | None) -> CfgNode:
     if iterations:
         share = iterations / cfg.SOLVER.MAX_ITER
         cfg.SOLVER.MAX_ITER = iterations
-        cfg.SOLVER.STEPS = tuple(sorted({int(step * share) for step in cfg.SOLVER.STEPS}))
+        cfg.SOLVER.STEPS = tuple(sorted({int(step * share) for step in cfg.SOLVER.STEPS} - {0}))
         cfg.SOLVER.WARMUP_ITERS = round(cfg.SOLVER.WARMUP_ITERS * share)
     return cfg
 
@@ -93,10 +96,12 @@ def _fit_to(cfg: CfgNode, images: AnnotatedSet) -> None:
     n_classes = len(images.classes)
     cfg.MODEL.ROI_HEADS.NUM_CLASSES = cfg.MODEL.RETINANET.NUM_CLASSES = n_classes
     if cfg.MODEL.MASK_ON:
-        kinds = {type(annotation.get("segmentation")) for split in images.splits.values() for annotation in split.annotations}
-        if type(None) in kinds:
+        annotations = [annotation for split in images.splits.values() for annotation in split.annotations]
+        if not all("segmentation" in annotation for annotation in annotations):
             raise UsageError(f"image set '{images.spec.name}' has no masks, which this protocol trains on")
-        cfg.INPUT.MASK_FORMAT = "polygon" if kinds == {list} else "bitmask"
+        # Detectron2 trains on no crowd, and COCO's are its only masks that are no polygons.
+        learned = [each["segmentation"] for each in images.splits["train"].annotations if not each.get("iscrowd")]
+        cfg.INPUT.MASK_FORMAT = "polygon" if all(isinstance(mask, list) for mask in learned) else "bitmask"
     if cfg.MODEL.KEYPOINT_ON:
         if images.keypoints is None:
             raise UsageError(f"image set '{images.spec.name}' has no keypoints, which this protocol trains on")

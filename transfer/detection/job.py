@@ -5,6 +5,7 @@ is there, finished.json.
 """
 
 import logging
+import re
 import shutil
 import time
 import warnings
@@ -76,7 +77,7 @@ def work(job: Job) -> None:
 
 def _trainer(job: Job, update=None) -> tuple[Trainer, dict[str, float]]:
     """A detector with the encoder in it, checked, and how far its features are from the encoder's."""
-    seed_all_rng(job.seed + comm.get_rank())
+    seed_all_rng((job.seed + comm.get_rank() + _begun(job.folder)) % 2**32)
     trainer = Trainer(job.cfg, job.dtype, update)
     detectors.fill(trainer.network, job.trunk)
     checks.check_pixels(trainer.network, job.pipeline)
@@ -84,10 +85,17 @@ def _trainer(job: Job, update=None) -> tuple[Trainer, dict[str, float]]:
     return trainer, checks.check_parity(trainer.network, job.backbone, job.trunk, job.pipeline, file)
 
 
+def _begun(folder: Path) -> int:
+    """The iteration of the last checkpoint: a run that goes on draws other images than those it began with."""
+    last = folder / "last_checkpoint"
+    number = re.search(r"_(\d+)\.pth", last.read_text()) if last.exists() else None
+    return int(number[1]) + 1 if number else 0
+
+
 def _overfit(job: Job) -> None:
     """Raises RingbenchError if the detector cannot learn a few images by heart (CASES E2)."""
     cfg, split = job.cfg.clone(), job.images.splits["train"]
-    annotated = {annotation["image_id"] for annotation in split.annotations if not annotation.get("iscrowd")}
+    annotated = {annotation["image_id"] for annotation in split.annotations if not _hard(annotation)}
     images = [image for image in split.images if image["id"] in annotated][:FEW]
     ids = {image["id"] for image in images}
     few = replace(split, images=images, annotations=[each for each in split.annotations if each["image_id"] in ids])
@@ -109,6 +117,11 @@ def _overfit(job: Job) -> None:
             f"after {BRIEF} iterations on {len(images)} images the detector finds nothing on the same images (AP50 0): the "
             "annotations, the encoder or the schedule are at fault; --no-overfit-check trains nevertheless"
         )
+
+
+def _hard(annotation: dict) -> bool:
+    """Whether an evaluation passes over it."""
+    return bool(annotation.get("iscrowd") or annotation.get("difficult"))
 
 
 @contextmanager

@@ -73,7 +73,8 @@ def measure(
     cfg.OUTPUT_DIR = str(folder)
     if again:
         shutil.rmtree(folder, ignore_errors=True)
-    _claim(folder, cfg, images, {"encoder": trunk_sha256(trunk), "processes": nproc, "dtype": str(dtype), "version": VERSION})
+    loaded = trunk_sha256(backbone.trunk)  # the last bits of calibrated statistics differ with the number of threads
+    _claim(folder, cfg, images, {"encoder": loaded, "processes": nproc, "dtype": str(dtype), "version": VERSION})
     if not (folder / "finished.json").exists():
         print(f"{label}: {config.schedule(cfg)}; log in {folder / 'log.txt'}", file=sys.stderr, flush=True)
         job = Job(cfg, images, backbone, trunk, pipeline, dtype, seed, overfit_check, label)
