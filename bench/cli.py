@@ -4,6 +4,9 @@ import os
 import sys
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for them is to read every installed package
+os.environ.setdefault(
+    "GOMP_SPINCOUNT", "10000"
+)  # threads that wait soon sleep: on a shared machine spinning ones steal each other's time
 
 from pathlib import Path
 from typing import Annotated

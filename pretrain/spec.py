@@ -87,4 +87,4 @@ def content_problems(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
     if (recipe.objective == "moco") != (recipe.ema is not None):
         yield ("ema",), "a momentum `ema` belongs to the objective moco, and only there"
     if (recipe.objective == "cmc") != (recipe.stem in ("lab", "ydbdr")):
-        yield ("stem",), f"the objective cmc needs the stem lab, and only it, found {recipe.stem}"
+        yield ("stem",), f"the objective cmc needs the stem lab or ydbdr, and only it, found {recipe.stem}"
