@@ -64,7 +64,8 @@ def _imageset(known: Registry, recipe: Recipe, data: Path | None) -> ImagesetSpe
 def _check_name(known: Registry, recipe: Recipe) -> None:
     """A name that cannot be registered is found out before the training, not after."""
     taken = {word.casefold() for section in registry.SECTIONS for word in known.words(section)}
-    if recipe.name.casefold() in taken and recipe.name not in known.backbones:
+    entry = known.backbones.get(recipe.name)
+    if recipe.name.casefold() in taken and (entry is None or entry.source != f"recipe:{recipe.name}"):
         raise UsageError(f'the name "{recipe.name}" is taken in the registry; choose another with --set name=NAME')
 
 

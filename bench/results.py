@@ -50,6 +50,14 @@ def read(path: Path) -> Record:
         lacking = (MEASURED - set(record)) | (INPUTS - set(record.get("inputs", ())))
     if lacking:
         raise RingbenchError(f"{path} is not a whole result: it lacks {', '.join(sorted(lacking))}; move it away")
+    broken = [
+        f"{name}.{key}"
+        for name, score in record["metrics"].items()
+        for key in ("value", "ci_low", "ci_high", "n")
+        if not isinstance(score, dict) or type(score.get(key)) not in (int, float)
+    ]
+    if broken:
+        raise RingbenchError(f"{path} is not a whole result: {broken[0]} of its metrics is no number; move it away")
     if record["schema"] != SCHEMA:
         raise RingbenchError(f"{path} has result schema {record['schema']}, this version reads {SCHEMA}; update ringbench")
     if path.parts[-3:] != _place(record).parts:

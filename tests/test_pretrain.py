@@ -76,6 +76,8 @@ def test_missing_images_are_told_before_anything_is_trained():
 
 def test_a_folder_needs_its_place_and_a_taken_name_is_refused():
     assert "name it with --data DIR" in invoke("pretrain", "iring_folder").stderr
+    for name in ("cifar10", "random_resnet18"):  # an image set's, and an encoder's that no such training made
+        assert "is taken in the registry" in invoke("pretrain", "iring_digits", "--set", f"name={name}").output
     result = invoke("pretrain", "iring_digits", "--set", "name=cifar10")
     assert result.exit_code == 2 and 'the name "cifar10" is taken' in result.stderr
 

@@ -106,6 +106,16 @@ def test_a_file_that_is_no_result_is_named(tmp_path, text):
         results.read_all(tmp_path)
 
 
+def test_a_score_that_is_no_number_is_named_with_its_file(tmp_path):
+    path = results.write(tmp_path, record())
+    spoilt = json.loads(path.read_text())
+    metric = spoilt["metric"]
+    spoilt["metrics"][metric]["value"] = "lots"
+    path.write_text(json.dumps(spoilt))
+    with pytest.raises(RingbenchError, match=rf"seed0\.json is not a whole result: {metric}\.value of its metrics is no number"):
+        results.read_all(tmp_path)
+
+
 def test_a_result_of_a_later_schema_is_refused(tmp_path):
     path = results.write(tmp_path, record())
     path.write_text(json.dumps(record() | {"schema": results.SCHEMA + 1}))
