@@ -286,7 +286,8 @@ def test_the_leaderboard_gets_its_options(monkeypatch):
         (
             KeyboardInterrupt(),
             130,
-            "interrupted; what was finished is kept: give the same command again (bench pretrain: with --resume) and it goes on from there\n",
+            "interrupted; what was finished is kept: give the same command again (bench pretrain: with --resume) "
+            "and it goes on from there\n",
         ),
     ],
 )

@@ -35,7 +35,8 @@ class Bench(TyperGroup):
         except RingbenchError as error:
             _stop(error.exit_code, f"error: {error}", ctx)
         except KeyboardInterrupt:
-            _stop(130, "interrupted; what was finished is kept: give the same command again (bench pretrain: with --resume) and it goes on from there", ctx)
+            again = "give the same command again (bench pretrain: with --resume) and it goes on from there"
+            _stop(130, f"interrupted; what was finished is kept: {again}", ctx)
         except OSError as error:
             if error.errno == errno.EPIPE:  # the reader has enough; typer ends this quietly
                 raise
