@@ -62,7 +62,7 @@ def test_a_dry_run_tells_the_cost_and_writes_nothing(tmp_path):
     result = invoke("pretrain", "moco_digits", "--device", "cpu", "--dry-run", "--set", "lr=0.1", "--set", "batch_size=128")
     assert result.exit_code == 0, result.output
     assert "1,438 of 8 px" in result.stdout
-    assert "165 of 128 images: 15 epochs of 11" in result.stdout
+    assert "132 of 128 images: 12 epochs of 11" in result.stdout
     assert "0.1 for 64 images, so 0.2 for 128" in result.stdout
     assert "images/s, measured on 16" in result.stdout
     assert not (tmp_path / "runs").exists() and not (tmp_path / "home" / "registry.yaml").exists()
