@@ -1,4 +1,4 @@
-# Two commands for a new user: `make demo` and `make test`. `make detection-demo` trains detectors, in a quarter of an hour. Each
+# Two commands for a new user: `make demo` and `make test`. `make detection-demo` trains detectors. Each
 # builds .venv first, pinned by constraints.txt.
 PYTHON ?= python3
 BENCH = .venv/bin/bench
