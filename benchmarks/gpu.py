@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 from extraction import make_images
-from training import METHODS, bare, race, random_set, ring, step, trainer
+from timing import least, race
+from training import METHODS, bare, random_set, ring, step, trainer
 
 from imagesets import image_set
 from imagesets.spec import ImagesetSpec
@@ -39,7 +40,7 @@ def images_per_second(method: str, images, device: torch.device, steps: int, tar
         contenders["ring"], contenders["base"] = ring(it)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    t = race(contenders, 3, device)
+    t = least(race(contenders, 3, device))
     done = steps * it.recipe.batch_size
     line = f"{it.recipe.image_size:>3} px {method:<9} {done / t['step']:7.0f} images/s, {t['bare'] / t['step']:4.2f} of the bare"
     line += f" passes' (target {target} or more), stalled {100 * it.data.waited / (4 * t['step']):.0f} %"
@@ -61,7 +62,7 @@ def kernels(device: torch.device, B: int, n: int) -> None:
 
             paths["Triton"] = streaming.log_sum_exp
         runs = {name: partial(path, z, v, 0.07, negatives, True) for name, path in paths.items()}
-        t = race(runs, 10, device)
+        t = least(race(runs, 10, device))
         line = f"log-sum-exp, {B} anchors, {n} candidates, ring {window}: torch {1e3 * t['torch']:.2f} ms"
         if "Triton" in paths:
             torch.testing.assert_close(runs["Triton"](), runs["torch"](), rtol=1e-4, atol=1e-4)

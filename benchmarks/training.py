@@ -9,13 +9,13 @@ In each round all contenders run in turn; a time is the minimum over the rounds,
 
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
+from timing import least, race
 from torch import Tensor, nn
 
 from imagesets.image_set import ImageSet
@@ -140,27 +140,13 @@ def lightly_loop(method: str, it: Trainer) -> Callable[[], None]:
     return run
 
 
-def race(contenders: dict[str, Callable[[], None]], rounds: int, device: torch.device) -> dict[str, float]:
-    """The least seconds of each over the rounds; a first round only warms up."""
-    seconds = dict.fromkeys(contenders, float("inf"))
-    for round in range(rounds + 1):
-        for name, run in contenders.items():
-            started = time.perf_counter()
-            run()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            if round:
-                seconds[name] = min(seconds[name], time.perf_counter() - started)
-    return seconds
-
-
 def overheads(images: ImageSet, stem: str, batch: int, rounds: int, device: torch.device) -> None:
     for method in METHODS:
         it = trainer(method, images, device, stem=stem, batch_size=batch)
         contenders = {"step": step(it), "bare": bare(it)}
         if method.endswith("ring"):
             contenders["ring"], contenders["base"] = ring(it)
-        t = race(contenders, rounds, device)
+        t = least(race(contenders, rounds, device))
         line = f"{images.images.shape[1]:>3} px, stem {stem:<9} {method:<9} {batch / t['step']:6.0f} images/s"
         line += f"   step / bare passes {t['step'] / t['bare']:4.2f} x (target 1.10 or less)"
         if "ring" in t:
@@ -173,7 +159,7 @@ def against_lightly(images: ImageSet, stem: str, batch: int, rounds: int, device
     special = {"moco": {"views": "moco_v2-blur", "settings.size": 4096}, "simclr": {"views": "simclr_cifar"}}
     for method, changes in special.items():
         it = trainer(method, images, device, **common, **changes)
-        t = race({"ours": step(it, STEPS), "lightly's": lightly_loop(method, it)}, rounds, device)
+        t = least(race({"ours": step(it, STEPS), "lightly's": lightly_loop(method, it)}, rounds, device))
         each = ", ".join(f"{name} {STEPS * batch / seconds:.0f} images/s" for name, seconds in t.items())
         ratio = t["lightly's"] / t["ours"]
         print(f" 32 px, stem {stem:<9} {method:<9} {each}: {ratio:4.2f} x (target 1.3 or more)", flush=True)

@@ -8,10 +8,10 @@ contenders run in turn, and a ratio is the median over the rounds, so that a mac
 """
 
 import sys
-import time
 from statistics import median
 
 import torch
+from timing import race
 from torchvision.transforms import v2
 
 from backbones.device import resolve_device
@@ -48,15 +48,7 @@ def compare(name: str, pixels: int, size: int, n: int, rounds: int, device: torc
         "image": lambda: torch.stack([theirs(image) for image in images]).to(device),
         "batch": lambda: theirs(there),
     }
-    seconds = {contender: [] for contender in contenders}
-    for round in range(rounds + 1):
-        for contender, views in contenders.items():
-            started = time.perf_counter()
-            views()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            if round > 0:  # the first only warms up
-                seconds[contender].append(time.perf_counter() - started)
+    seconds = race(contenders, rounds, device)
     per_image, per_batch = (
         median(a / b for a, b in zip(seconds[other], seconds["ours"], strict=True)) for other in ("image", "batch")
     )
