@@ -11,22 +11,19 @@ import numpy as np
 from backbones import loading
 from backbones.device import resolve_device, resolve_dtype
 from backbones.trunk import FrozenBackbone
+from bench import inputs as fitting
 from bench.cells import close, confirm, fail, finish, inputs_of, weights_of
-from bench.inputs import measure as input_drift
 from bench.plan import Cell, Options
 from imagesets import annotated
 from imagesets import pipeline as pipelines
 from imagesets.annotated import AnnotatedSet
 from imagesets.image_set import ImageSet
 from imagesets.pipeline import Pipeline
-from imagesets.statistics import channel_statistics
-from ringbench import progress
 from ringbench.clock import Clock
 from ringbench.errors import Unavailable
 from transfer.detection.settings import settings
 from transfer.spec import ProtocolSpec
 
-DRIFT_IMAGES = 64
 LIBRARIES = ("detectron2", "pycocotools", "ultrafast-pycocotools")  # the last evaluates where it is there
 
 
@@ -95,15 +92,9 @@ def _prepare(cell: Cell, images: AnnotatedSet, options: Options, clock: Clock) -
     """The backbone on the CPU, from where its weights go into the detector, and its pipeline, resolved."""
     with clock("load"):
         backbone = loading.load(cell.backbone, seed=cell.seed, download=options.download)
-    pipeline, training, notes = pipelines.parse(cell.backbone.pipeline), _training_images(images), []
-    if pipeline.needs_statistics:
-        with clock("statistics"), progress.bar(f"{cell.imageset.name} statistics") as update:
-            pipeline = pipeline.resolve(*channel_statistics(training, progress=update, on_bad="skip"))
-    backbone = backbone.for_inputs(scale01=pipeline.scale01, mean=pipeline.mean, std=pipeline.std)
-    if backbone.certificate["source"] != "random":
-        with clock("drift"):
-            found, _ = input_drift(backbone, pipeline, training, DRIFT_IMAGES)
-        notes += [found.warning] if found.warning else []
+    training = _training_images(images)
+    backbone, pipeline = fitting.fit(backbone, pipelines.parse(cell.backbone.pipeline), training, clock, on_bad="skip")
+    notes = fitting.warnings(backbone, pipeline, training, clock)
     return backbone, replace(pipeline, geometry=()), notes
 
 

@@ -1,4 +1,4 @@
-"""Do images reach a network as in training? Some of a set go through the pipeline, and the batch norms say (backbones.drift)."""
+"""An encoder fitted to the images of a set, and whether they reach it as in training: the batch norms say (backbones.drift)."""
 
 import numpy as np
 import torch
@@ -9,7 +9,31 @@ from backbones.trunk import FrozenBackbone
 from imagesets.decode import BadImage
 from imagesets.image_set import ImageSet
 from imagesets.pipeline import Pipeline
+from imagesets.statistics import channel_statistics
+from ringbench import progress
+from ringbench.clock import Clock
 from ringbench.errors import RingbenchError
+
+DRIFT_IMAGES = 64
+
+
+def fit(
+    backbone: FrozenBackbone, pipeline: Pipeline, images: ImageSet, clock: Clock, *, on_bad: str
+) -> tuple[FrozenBackbone, Pipeline]:
+    """Fill in what the pipeline takes from the image set, and what the backbone does itself of it."""
+    if pipeline.needs_statistics:
+        with clock("statistics"), progress.bar(f"{images.spec.name} statistics") as update:
+            pipeline = pipeline.resolve(*channel_statistics(images, progress=update, on_bad=on_bad))
+    return backbone.for_inputs(scale01=pipeline.scale01, mean=pipeline.mean, std=pipeline.std), pipeline
+
+
+def warnings(backbone: FrozenBackbone, pipeline: Pipeline, images: ImageSet, clock: Clock) -> list[str]:
+    """What the drift of a sample tells, if anything; random weights, whose batch norms remember nothing, are not asked."""
+    if backbone.certificate["source"] == "random":
+        return []
+    with clock("drift"):
+        found, _ = measure(backbone, pipeline, images, DRIFT_IMAGES)
+    return [found.warning] if found.warning else []
 
 
 def sample(images: ImageSet, pipeline: Pipeline, count: int) -> Tensor:

@@ -1,36 +1,24 @@
 """What a number was made with, and why there is none: the parts of a record that help to understand it later."""
 
-import platform
 import subprocess
 import traceback
 from datetime import UTC, datetime
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from bench.plan import Cell, Options
-from ringbench import __version__
+from ringbench import versions as tools
 from ringbench.errors import RingbenchError
 
-LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "pillow")
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @cache
 def versions(*libraries: str) -> dict[str, str]:
     """Of ringbench, with the commit where it runs from a checkout, of Python, of what the numbers rest on, and of `libraries`."""
-    found = {"ringbench": __version__, "python": platform.python_version()}
-    if commit := _commit():
-        found["commit"] = commit
-    return found | {name: number for name in (*LIBRARIES, *libraries) if (number := _version(name))}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:  # not there, or a checkout that is on the path
-        return None
+    found = tools.versions(*libraries)
+    return found | {"commit": commit} if (commit := _commit()) else found
 
 
 def identity(cell: Cell) -> dict[str, Any]:

@@ -8,15 +8,14 @@ import numpy as np
 from backbones import loading
 from backbones.device import resolve_device, resolve_dtype
 from backbones.trunk import FrozenBackbone
+from bench import inputs as fitting
 from bench.cells import close, confirm, fail, finish, inputs_of, weights_of
 from bench.costs import feature_cache, first_readable
-from bench.inputs import measure as input_drift
 from bench.plan import Cell, Options, Plan
 from imagesets import image_set as imagesets
 from imagesets import pipeline as pipelines
 from imagesets.image_set import ImageSet
 from imagesets.pipeline import Pipeline
-from imagesets.statistics import channel_statistics
 from ringbench import progress
 from ringbench.clock import Clock
 from ringbench.errors import Unavailable
@@ -24,8 +23,6 @@ from transfer import probes
 from transfer.features import Features, extract
 from transfer.protocols import measure
 from transfer.spec import DETECTION, ProtocolSpec
-
-DRIFT_IMAGES = 64
 
 
 @dataclass(frozen=True)
@@ -91,16 +88,9 @@ def _prepare(cell: Cell, images: ImageSet, options: Options, clock: Clock) -> Pr
     with clock("load"):
         backbone = loading.load(spec, seed=cell.seed, device=device, dtype=dtype, download=options.download)
     pipeline = pipelines.parse(spec.pipeline).with_geometry(cell.imageset.geometry)
-    if pipeline.needs_statistics:
-        with clock("statistics"), progress.bar(f"{cell.imageset.name} statistics") as update:
-            pipeline = pipeline.resolve(*channel_statistics(images, progress=update, on_bad=options.on_bad_image))
-    backbone = backbone.for_inputs(scale01=pipeline.scale01, mean=pipeline.mean, std=pipeline.std)
+    backbone, pipeline = fitting.fit(backbone, pipeline, images, clock, on_bad=options.on_bad_image)
     notes = [*images.notes, *_size_notes(first_readable(images, options.on_bad_image), pipeline, spec.stem)]
-    if backbone.certificate["source"] != "random":  # whose batch norms remember nothing
-        with clock("drift"):
-            found, _ = input_drift(backbone, pipeline, images, DRIFT_IMAGES)
-        notes += [found.warning] if found.warning else []
-    return Prepared(images, backbone, pipeline, notes)
+    return Prepared(images, backbone, pipeline, notes + fitting.warnings(backbone, pipeline, images, clock))
 
 
 def _extract(cells: list[Cell], prepared: Prepared, options: Options, clock: Clock) -> dict[str, tuple[Features, Features]]:

@@ -1,18 +1,15 @@
 """A finished encoder as a file: the trunk's tensors under torchvision's names in safetensors, and a card in JSON beside it."""
 
 import json
-import platform
 import subprocess
-from importlib import metadata
 from pathlib import Path
 
 from safetensors.torch import save
 
 from backbones.trunk import trunk_sha256
 from pretrain.trainer import Trainer
-from ringbench import __version__, files
-
-LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "pillow")
+from ringbench import files
+from ringbench.versions import versions
 
 
 def write(trainer: Trainer, path: Path) -> dict:
@@ -38,8 +35,7 @@ def write(trainer: Trainer, path: Path) -> dict:
         "run": str(trainer.around.out.absolute()),
         "device": str(trainer.around.device),
         "git": git_state(),
-        "versions": {"ringbench": __version__, "python": platform.python_version()}
-        | {name: metadata.version(name) for name in LIBRARIES},
+        "versions": versions(),
     }
     files.write_json(path.with_suffix(".json"), card)
     return card

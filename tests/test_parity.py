@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 import torchvision
+from networks import lively
 from torch import nn
 
 from backbones import loading
@@ -13,18 +14,6 @@ from backbones.spec import BackboneSpec
 from backbones.trunk import random_trunk
 
 IMAGES = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-
-
-def lively(network: nn.Module) -> nn.Module:
-    """With batch norms that are not the identity."""
-    generator = torch.Generator().manual_seed(1)
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.weight.data.uniform_(0.5, 1.5, generator=generator)
-            module.bias.data.normal_(0, 0.2, generator=generator)
-            module.running_mean.normal_(0, 0.2, generator=generator)
-            module.running_var.uniform_(0.5, 2.0, generator=generator)
-    return network.eval()
 
 
 def agree(path, tree, forward, **options) -> None:

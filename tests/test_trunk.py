@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torchvision
+from networks import lively
 from torch import nn
 from torchvision.transforms.v2 import functional
 
@@ -13,16 +14,7 @@ IMAGES = torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8, generator=torc
 
 
 def lively_trunk(arch: str = "resnet18", stem: str = "imagenet", seed: int = 1) -> Trunk:
-    """A trunk whose batch norms are not the identity, so that folding and freezing have something to get wrong."""
-    trunk = random_trunk(arch, stem, seed)
-    generator = torch.Generator().manual_seed(seed)
-    for module in trunk.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.weight.data.uniform_(0.5, 1.5, generator=generator)
-            module.bias.data.normal_(0, 0.2, generator=generator)
-            module.running_mean.normal_(0, 0.2, generator=generator)
-            module.running_var.uniform_(0.5, 2.0, generator=generator)
-    return trunk.eval()
+    return lively(random_trunk(arch, stem, seed), seed)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -4,6 +4,7 @@ The trunk is found by its names and shapes wherever it is (backbones.resolving);
 """
 
 import importlib
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
@@ -82,6 +83,13 @@ def recognise(words: Collection[str]) -> str:
 
 def default_pipeline(name: str) -> str:
     return get(name).pipeline
+
+
+def substitute(name: str, rules: tuple[tuple[str, str], ...]) -> str:
+    """`name` after each rule, a pattern and its replacement, in turn."""
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def hwio(name: str, tensor: Any) -> Any:

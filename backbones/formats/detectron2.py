@@ -8,7 +8,7 @@ Layout: facebookresearch/detectron2, tools/convert-torchvision-to-d2.py; faceboo
 import re
 from collections.abc import Collection
 
-from backbones.formats import Format
+from backbones.formats import Format, substitute
 
 RULES = (
     (r"(^|\.)stem\.conv1\.norm\.", r"\1bn1."),
@@ -23,9 +23,7 @@ def rename(names: Collection[str]) -> dict[str, str]:
     renamed = {}
     for name in names:
         new = re.sub(r"(^|\.)res([2-5])\.", lambda found: f"{found[1]}layer{int(found[2]) - 1}.", name)
-        for pattern, replacement in RULES:
-            new = re.sub(pattern, replacement, new)
-        renamed[name] = new
+        renamed[name] = substitute(new, RULES)
     return renamed
 
 

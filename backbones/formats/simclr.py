@@ -13,7 +13,7 @@ Layout: google-research/simclr, resnet.py and data_util.py; the converters' repo
 import re
 from collections.abc import Collection
 
-from backbones.formats import UNIT, Format, hwio
+from backbones.formats import UNIT, Format, hwio, substitute
 
 BLOCKS = {53: (3, 4, 6, 3), 104: (3, 4, 23, 3), 155: (3, 8, 36, 3)}  # by the number of convolutions
 NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
@@ -32,9 +32,7 @@ def rename(names: Collection[str]) -> dict[str, str]:
         return _tensorflow(names, _order(BLOCKS[kernels]))
     renamed = {}
     for name in names:
-        new = name
-        for pattern, replacement in PYTORCH:
-            new = re.sub(pattern, replacement, new)
+        new = substitute(name, PYTORCH)
         new = re.sub(r"(layer\d\.\d+)\.net\.([024])\.", lambda m: f"{m[1]}.conv{int(m[2]) // 2 + 1}.", new)
         new = re.sub(r"(layer\d\.\d+)\.net\.([135])\.0\.", lambda m: f"{m[1]}.bn{int(m[2]) // 2 + 1}.", new)
         renamed[name] = new

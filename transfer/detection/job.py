@@ -27,6 +27,7 @@ from ringbench.errors import RingbenchError
 from transfer.detection import checks, data
 from transfer.detection import model as detectors
 from transfer.detection.evaluate import evaluate
+from transfer.detection.predictions import passed_over
 from transfer.detection.train import Trainer, predict
 
 LONG = 1000  # iterations that deserve a look first whether the detector learns at all
@@ -95,7 +96,7 @@ def _begun(folder: Path) -> int:
 def _overfit(job: Job) -> None:
     """Raises RingbenchError if the detector cannot learn a few images by heart (CASES E2)."""
     cfg, split = job.cfg.clone(), job.images.splits["train"]
-    annotated = {annotation["image_id"] for annotation in split.annotations if not _hard(annotation)}
+    annotated = {annotation["image_id"] for annotation in split.annotations if not passed_over(annotation)}
     images = [image for image in split.images if image["id"] in annotated][:FEW]
     ids = {image["id"] for image in images}
     few = replace(split, images=images, annotations=[each for each in split.annotations if each["image_id"] in ids])
@@ -117,11 +118,6 @@ def _overfit(job: Job) -> None:
             f"after {BRIEF} iterations on {len(images)} images the detector finds nothing on the same images (AP50 0): the "
             "annotations, the encoder or the schedule are at fault; --no-overfit-check trains nevertheless"
         )
-
-
-def _hard(annotation: dict) -> bool:
-    """Whether an evaluation passes over it."""
-    return bool(annotation.get("iscrowd") or annotation.get("difficult"))
 
 
 @contextmanager

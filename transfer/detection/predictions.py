@@ -31,9 +31,14 @@ def document(split: AnnotatedSplit, categories: list[Record], kind: str, keypoin
     if lacking:
         raise RingbenchError(f"{lacking} of {len(annotations)} annotations have no {WORDS[kind]} to compare with")
     for truth in annotations:
-        truth["iscrowd"] = int(bool(truth["iscrowd"] or truth.get("difficult")))
+        truth["iscrowd"] = int(passed_over(truth))
     images = [{key: image[key] for key in ("id", "height", "width")} for image in split.images]
     return {"images": images, "annotations": annotations, "categories": categories}
+
+
+def passed_over(annotation: Record) -> bool:
+    """Whether no detector is asked to find it: COCO's crowd, VOC's difficult objects."""
+    return bool(annotation.get("iscrowd") or annotation.get("difficult"))
 
 
 def results(document: Record, predictions: list[Record], kind: str, keypoints: Keypoints | None) -> np.ndarray | list[Record]:
