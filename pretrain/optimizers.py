@@ -1,4 +1,4 @@
-"""SGD and LARS, and the learning rate of every step."""
+"""SGD, LARS and AdamW, and the learning rate of every step."""
 
 import math
 
@@ -40,9 +40,11 @@ def _ratio(weight: Tensor, gradient: Tensor, trust: float) -> Tensor:
 
 
 def make(recipe: Recipe, module: nn.Module) -> torch.optim.Optimizer:
-    kind = {"sgd": torch.optim.SGD, "lars": LARS}[recipe.optimizer]
     trained = [p for p in module.parameters() if p.requires_grad]
-    return kind(trained, lr=peak_rate(recipe), momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    rates = {"lr": peak_rate(recipe), "weight_decay": recipe.weight_decay}
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(trained, betas=(recipe.momentum, 0.999), **rates)
+    return {"sgd": torch.optim.SGD, "lars": LARS}[recipe.optimizer](trained, momentum=recipe.momentum, **rates)
 
 
 def peak_rate(recipe: Recipe) -> float:

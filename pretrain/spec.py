@@ -51,10 +51,10 @@ class Recipe(Spec):
     epochs: Count
     batch_size: Count = 256  # of all ranks together
     accumulate: Count = 1  # backward passes for one step
-    optimizer: Literal["sgd", "lars"] = "sgd"
+    optimizer: Literal["sgd", "lars", "adamw"] = "sgd"
     lr: Positive  # for a batch of `lr_batch`; the rate used is lr * batch_size / lr_batch (Goyal et al. 2017)
     lr_batch: Count = 256
-    momentum: Share = 0.9
+    momentum: Share = 0.9  # AdamW's first beta
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
     schedule: Literal["step", "cosine", "constant"] = "cosine"
     drops: list[Share] = Field(default_factory=list)  # when the schedule `step` divides the rate by ten; the others do not
