@@ -4,16 +4,15 @@ import os
 import sys
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for them is to read every installed package
-os.environ.setdefault(
-    "GOMP_SPINCOUNT", "10000"
-)  # threads that wait soon sleep: on a shared machine spinning ones steal each other's time
+# Threads that wait soon sleep: on a shared machine spinning ones steal each other's time.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bench import streams
+from bench import memory, streams
 from bench.commands import encoders, entries, numbers, pictures
 from bench.commands.group import Bench, Globals
 
@@ -28,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+COMPUTING = {"run", "pretrain", "demo"}
 leaderboard = typer.Typer(help="Show or export what the result files say.", no_args_is_help=True)
 registry = typer.Typer(help="Look after the entries of the registry.", no_args_is_help=True)
 
@@ -65,6 +65,8 @@ def options(
 
 
 def main() -> None:
+    if COMPUTING & set(sys.argv[1:]):
+        memory.prefer_huge_pages()
     streams.prepare()
     try:
         app(prog_name="bench")

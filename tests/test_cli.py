@@ -439,3 +439,22 @@ def test_a_missing_checkpoint_is_told_at_once_without_network_or_torch_and_with_
     assert result.returncode == 3, told
     for name in ("resnet18-f37072fd.pth", "resnet50-11ad3fa6.pth"):
         assert f"{name} is not in {isolated_home / 'checkpoints'}; put it there" in told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
+def test_a_program_begins_anew_with_huge_pages_once_and_keeps_its_arguments(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import os, sys\nfrom bench import memory\nprint('begun')\nsys.stdout.flush()\nmemory.prefer_huge_pages()\n"
+        "print(os.environ['GLIBC_TUNABLES'], sys.argv[1:])\n"
+    )
+
+    def lines(**environment):
+        inherited = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"} | {"PYTHONPATH": str(ROOT)}
+        command = [sys.executable, str(script), "--set", "a b"]
+        return subprocess.run(
+            command, env=inherited | environment, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+
+    assert lines() == ["begun", "begun", "glibc.malloc.hugetlb=1 ['--set', 'a b']"]
+    assert lines(GLIBC_TUNABLES="glibc.malloc.check=0") == ["begun", "glibc.malloc.check=0 ['--set', 'a b']"]

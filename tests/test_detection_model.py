@@ -264,6 +264,12 @@ def test_a_shortened_schedule_keeps_its_proportions():
     assert (solver.MAX_ITER, solver.STEPS, solver.WARMUP_ITERS) == (900, (600, 800), 10)
 
 
+def test_a_short_schedule_spends_no_more_on_batch_norm_statistics_than_on_training():
+    full = config.read("coco_c4_1x").TEST.PRECISE_BN.NUM_ITER
+    found = {n: config.scaled(config.read("coco_c4_1x"), None, n).TEST.PRECISE_BN.NUM_ITER for n in (1, 900)}
+    assert found == {1: 1, 900: full}
+
+
 @pytest.mark.parametrize("iterations", [1, 2, 3, 5])
 def test_a_schedule_of_a_few_iterations_has_no_step_at_its_end(iterations):
     solver = config.scaled(config.read("shapes_c4"), None, iterations).SOLVER

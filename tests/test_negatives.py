@@ -55,6 +55,19 @@ def test_draws_from_a_bank_reach_each_ring_member_but_the_own_entry(values, wind
     assert set(drawn[0].tolist()) == expected
 
 
+def test_arrays_and_tensors_give_the_same_draws(monkeypatch):
+    """The ring is drawn from in numpy on a CPU, in torch elsewhere."""
+    generator = torch.Generator().manual_seed(0)
+    similarity = (torch.randn(7, 5000, generator=generator) * 100).round() / 100  # with ties
+    own, uniform = torch.randint(5000, (7,), generator=generator), torch.rand(7, 999, generator=generator)
+    ring = Ring(90, 99)
+    expected = ring._draw(similarity, own, uniform)
+    assert torch.equal(ring.draw(similarity, own, uniform), expected)
+    monkeypatch.setattr("pretrain.negatives.CACHED", 3 * 5000)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    assert torch.equal(ring.draw(similarity, own, uniform), expected)
+
+
 def test_draws_are_uniform_over_the_ring():
     generator = torch.Generator().manual_seed(0)
     similarity = torch.rand(3, 40, generator=generator)

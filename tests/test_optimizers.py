@@ -1,4 +1,4 @@
-"""Learning rates at the moments the recipes name, and LARS against its formula in float64."""
+"""Learning rates at the moments the recipes name, and each optimizer against its formula in float64."""
 
 import math
 
@@ -59,3 +59,26 @@ def test_lars_moves_nothing_without_a_gradient_and_survives_zero_weights():
     weight.grad = torch.zeros(2, 2)
     optimizers.LARS([weight], lr=1.0).step()
     assert (weight == 0).all()
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_the_recipes_momentum_and_weight_decay_reach_the_optimizer(name):
+    """Goyal et al. 2017, and Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2."""
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 2).double()
+    changes = [f"optimizer={name}", "momentum=0.8", "weight_decay=0.1", "lr=0.05", "batch_size=256"]
+    optimizer = optimizers.make(recipes.load("ir_cifar10", changes), layer)
+    w, m, v = layer.weight.detach().numpy().copy(), 0, 0
+    for t in range(1, 5):
+        optimizer.zero_grad()
+        layer(torch.randn(4, 3, dtype=torch.float64)).square().sum().backward()
+        g = layer.weight.grad.numpy().copy()
+        if name == "sgd":
+            m = 0.8 * m + g + 0.1 * w
+            w = w - 0.05 * m
+        else:
+            m, v = 0.8 * m + 0.2 * g, 0.999 * v + 0.001 * g * g
+            step = (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+            w = w - 0.05 * 0.1 * w - 0.05 * step
+        optimizer.step()
+        np.testing.assert_allclose(layer.weight.detach().numpy(), w, rtol=1e-12)

@@ -68,7 +68,8 @@ def bound(
 
 
 def scaled(cfg: CfgNode, batch: int | None, iterations: int | None) -> CfgNode:
-    """Another batch by the linear rule (Goyal et al. 2017), as Detectron2 applies it; then a shorter schedule in proportion."""
+    """Another batch by the linear rule (Goyal et al. 2017), as Detectron2 applies it; then `iterations` in all, the steps and the
+    warm-up in proportion, and no more batches for precise batch norm statistics than for training."""
     cfg = cfg.clone()
     if batch and batch != cfg.SOLVER.IMS_PER_BATCH:
         cfg.SOLVER.REFERENCE_WORLD_SIZE = cfg.SOLVER.IMS_PER_BATCH  # a worker for each image
@@ -79,6 +80,7 @@ def scaled(cfg: CfgNode, batch: int | None, iterations: int | None) -> CfgNode:
         cfg.SOLVER.MAX_ITER = iterations
         cfg.SOLVER.STEPS = tuple(sorted({int(step * share) for step in cfg.SOLVER.STEPS} - {0}))
         cfg.SOLVER.WARMUP_ITERS = round(cfg.SOLVER.WARMUP_ITERS * share)
+        cfg.TEST.PRECISE_BN.NUM_ITER = min(cfg.TEST.PRECISE_BN.NUM_ITER, iterations)
     return cfg
 
 
