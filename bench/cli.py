@@ -15,6 +15,7 @@ import typer
 from bench import memory, streams
 from bench.commands import encoders, entries, numbers, pictures
 from bench.commands.group import Bench, Globals
+from ringbench.errors import sentence
 
 app = typer.Typer(
     cls=Bench,
@@ -73,8 +74,7 @@ def main() -> None:
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        sentence = f"{type(error).__name__}: {error}".splitlines()[0]
-        print(f"internal error: {sentence}; rerun with --debug for the traceback", file=sys.stderr)
+        print(f"error: {sentence(error)}", file=sys.stderr)
         sys.exit(1)
     finally:
         streams.finish()

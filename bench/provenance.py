@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.plan import Cell, Options
 from ringbench import versions as tools
-from ringbench.errors import RingbenchError
+from ringbench.errors import sentence
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,14 +44,6 @@ def failure(cell: Cell, options: Options, error: Exception) -> dict[str, Any]:
         "versions": versions(),
         "traceback": "".join(traceback.format_exception(error)).splitlines(),
     }
-
-
-def sentence(error: Exception) -> str:
-    """What a person is told of an error."""
-    text = str(error).strip() or type(error).__name__
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return text if isinstance(error, RingbenchError) else f"{type(error).__name__}: {text.splitlines()[0]} (--debug shows where)"
 
 
 def _commit() -> str | None:

@@ -114,7 +114,7 @@ def _own(path: Path, after: tuple[Path, ...] = ()) -> Draft:
         except UsageError as error:
             raise UsageError(f"{place}: {error}") from None
     result.headers[str(path)] = header
-    result.value["name"] = path.stem
+    result.value["name"], result.places["name",] = path.stem, str(path)
     result.lay(value, {keys: f"{path}:{line}" for keys, line in lines.items()})
     return result
 
@@ -162,13 +162,17 @@ def _change(result: Draft, change: str) -> None:
 
 def _validated(result: Draft) -> Recipe:
     label = f'recipe "{result.value["name"]}"'
+    problems = []
+    if ("method",) in result.places:
+        problems.append((("method",), f"the method of {label} is that of the recipe it extends; extend another one"))
     try:
         recipe = Recipe.model_validate(result.value, strict=True)
     except ValidationError as error:
-        keys, sentence = next(sentences(error, Recipe, label))
-        raise UsageError(f"{result.place(keys)}: {sentence}") from None
-    for keys, sentence in content_problems(recipe):
-        raise UsageError(f"{result.place(keys)}: {sentence} in {label}")
+        problems += sentences(error, Recipe, label)
+    else:
+        problems += [(keys, f"{sentence} in {label}") for keys, sentence in content_problems(recipe)]
+    if problems:
+        raise UsageError("\n       ".join(f"{result.place(keys)}: {sentence}" for keys, sentence in problems))
     return recipe
 
 

@@ -17,3 +17,21 @@ class Unavailable(RingbenchError):
     """Something outside the project is missing: a file, a data set, a package. Says where to put it or what to install."""
 
     exit_code = 3
+
+
+def sentence(error: BaseException) -> str:
+    """What a person is told of any error."""
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, RingbenchError):
+        return text
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    first = text.splitlines()[0]
+    if _of_memory(error, first):
+        return f"out of memory: a smaller batch, smaller images or a shorter queue need less ({first[:160]})"
+    return f"{type(error).__name__}: {first} (--debug shows where)"
+
+
+def _of_memory(error: BaseException, text: str) -> bool:
+    """Python's own, torch's on a GPU, and torch's on a CPU, which has no type of its own."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in text

@@ -55,7 +55,7 @@ def sentences(error: ValidationError, model: type[BaseModel], label: str) -> Ite
         last, place = str(keys[-1]), ".".join(map(str, keys))
         if keys == ("name",):
             versioned = " and, as a protocol's, ends in @ and a version: knn@1" if "@[0-9]+" in str(finding.get("ctx")) else ""
-            yield (), f"{label}: a name has {NAME_RULE}{versioned}"
+            yield keys, f"{label}: a name has {NAME_RULE}{versioned}"
         elif kind == "extra_forbidden":
             inside = f'"{".".join(map(str, keys[:-1]))}" of {label}' if keys[1:] else label
             yield keys, f'unknown key "{last}" in {inside}{nearest(last, _known_keys(model, keys[:-1]))}'

@@ -9,13 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 from test_results import record
 from typer.testing import CliRunner
 
 from bench import cli, registry
 from bench.results import write
 from ringbench import places
-from ringbench.errors import RingbenchError, Unavailable, UsageError
+from ringbench.errors import RingbenchError, Unavailable, UsageError, sentence
 
 ROOT = Path(cli.__file__).parent.parent
 CONTRACT = {
@@ -314,7 +315,7 @@ def test_a_fault_of_ours_is_one_line_and_a_traceback_with_debug(monkeypatch, cap
         cli.main()
     if not debug:
         assert caught.value.code == 1
-        told = "internal error: ZeroDivisionError: one; rerun with --debug for the traceback\n"
+        told = "error: ZeroDivisionError: one (--debug shows where)\n"
         assert capsys.readouterr() == ("", told)
 
 
@@ -458,3 +459,19 @@ def test_a_program_begins_anew_with_huge_pages_once_and_keeps_its_arguments(tmp_
 
     assert lines() == ["begun", "begun", "glibc.malloc.hugetlb=1 ['--set', 'a b']"]
     assert lines(GLIBC_TUNABLES="glibc.malloc.check=0") == ["begun", "glibc.malloc.check=0 ['--set', 'a b']"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+        pytest.param(None, id="torch on a CPU"),
+    ],
+)
+def test_memory_that_does_not_suffice_is_told_with_what_to_do(error):
+    if error is None:
+        with pytest.raises(RuntimeError) as caught:
+            torch.empty(2**50)
+        error = caught.value
+    assert sentence(error).startswith("out of memory: a smaller batch")

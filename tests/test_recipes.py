@@ -239,3 +239,20 @@ def test_the_head_with_batch_norms_centres_the_embeddings_of_an_untrained_networ
 def test_a_missing_recipe_file_is_one_sentence():
     with pytest.raises(UsageError, match=r"the recipe nowhere\.yaml cannot be read: No such file"):
         recipes.load("nowhere.yaml")
+
+
+def test_everything_wrong_with_a_recipe_is_told_at_once_each_with_its_place(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: ir_digits\nname: a/b\nepochs: 0\nstemm: cifar\nmethod: moco\n", encoding="utf-8")
+    with pytest.raises(UsageError) as error:
+        recipes.load(str(path), ["dim=0"])
+    told = str(error.value).splitlines()
+    for start in (f"{path}:2: ", f"{path}:3: ", f"{path}:4: ", f"{path}:5: the method of", "--set dim=0: "):
+        assert any(line.strip().startswith(start) for line in told), (start, told)
+
+
+def test_a_file_whose_name_is_no_recipes_name_is_named(tmp_path):
+    path = tmp_path / "of mine.yaml"
+    path.write_text("extends: ir_digits\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r'of mine\.yaml: recipe "of mine": a name has'):
+        recipes.load(str(path))
