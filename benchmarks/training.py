@@ -10,7 +10,7 @@ In each round all contenders run in turn; a time is the minimum over the rounds,
 import sys
 import tempfile
 from collections.abc import Callable
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
@@ -54,11 +54,11 @@ def trainer(method: str, images: ImageSet, device: torch.device, resident: int =
 
 
 def step(it: Trainer, batches: int = 1) -> Callable[[], None]:
-    """Training steps as `Trainer.run` makes them, without its looks at the loss."""
+    """Training steps as `Trainer.run` makes them, one epoch after the other, without its looks at the loss."""
+    order = (it.trained[batch] for epoch in count() for batch in it.sampler.rest_of(epoch))
 
     def run() -> None:
-        order = (it.trained[batch] for batch in islice(it.sampler.rest_of(0), batches))
-        for positions, pixels in it.data.batches(order):
+        for positions, pixels in it.data.batches(islice(order, batches)):
             it.train_step(positions, pixels)
         it.losses.clear()
 
