@@ -2,7 +2,7 @@
 
 import colorsys
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,10 @@ def command(imageset: ImagesetSpec, data: Path, predictions: Path, out: Path, *,
     with_objects = [image for image in split.images if image["id"] in truths]
     chosen = np.unique(np.linspace(0, len(with_objects) - 1, n).round().astype(int))
     shown = _by_image([p for p in found if p["score"] >= score])
+    stems = Counter(Path(image["file_name"]).stem for image in split.images)
     for image in (with_objects[i] for i in chosen):
-        path = out / f"{Path(image['file_name']).stem}.png"
+        stem = Path(image["file_name"]).stem
+        path = out / (f"{stem}.png" if stems[stem] == 1 else f"{stem}-{image['id']}.png")
         picture = side_by_side(images, image, truths[image["id"]], shown[image["id"]], f"predicted, score at least {score:g}")
         with atomic_path(path) as temporary:
             picture.save(temporary, "PNG")

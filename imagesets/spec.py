@@ -56,7 +56,7 @@ class ImagesetSpec(Spec):
     dataset: str | None = None  # the provider's own name of the set, e.g. torchvision's class
     root: str | None = None  # folder below BENCH_DATA (default: the name) or an absolute path
     manifest: str | None = None  # CSV file below the root, for the manifest provider
-    classes: Annotated[int, Field(ge=2)] | None = None  # expected number; a different one stops the run
+    classes: Annotated[int, Field(ge=1)] | None = None  # expected number; a different one stops the run
     metric: Literal["top1", "mean_per_class"] = "top1"
     geometry: str | None = None  # replaces the geometric steps of a backbone's pipeline, e.g. `resize(64,bilinear)`
     splits: SplitRule = SplitRule()

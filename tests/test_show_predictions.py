@@ -54,6 +54,26 @@ def test_all_test_images_are_drawn_where_more_are_asked_for():
     assert len(list(Path("pictures").iterdir())) == 4
 
 
+def test_images_of_one_name_in_two_folders_are_two_pictures(tmp_path):
+    root, box = tmp_path / "data" / "two", {"category_id": 1, "bbox": [2, 2, 9, 9], "area": 81, "iscrowd": 0}
+    files = {"train": ["c/1.png"], "test": ["a/1.png", "b/1.png"]}
+    for split, names in files.items():
+        for grey, name in enumerate(names):
+            (root / name).parent.mkdir(parents=True)
+            Image.new("L", (32, 32), 50 * grey + 20 * (split == "train")).convert("RGB").save(root / name)
+        images = [{"id": i, "file_name": name, "height": 32, "width": 32} for i, name in enumerate(names)]
+        objects = [{"id": i + 1, "image_id": i, **box} for i in range(len(names))]
+        document = {"images": images, "annotations": objects, "categories": [{"id": 1, "name": "thing"}]}
+        (root / f"{split}.json").write_text(json.dumps(document))
+    Path("registry.yaml").write_text(
+        "imagesets:\n  two: {title: Two, provider: coco, root: two, classes: 1,\n"
+        "    train: [{annotations: train.json, images: .}], test: [{annotations: test.json, images: .}]}\n"
+    )
+    Path("none.json").write_text("[]")
+    result = CliRunner().invoke(app, ["show-predictions", "two", "none.json"])
+    assert result.output.split() == ["pictures/1-0.png", "pictures/1-1.png"], result.output
+
+
 @pytest.mark.parametrize(
     ("content", "code", "sentence"),
     [
