@@ -197,6 +197,8 @@ def _content_problems(spec: Spec) -> Iterator[tuple[tuple[str, ...], str]]:
         case ImagesetSpec():
             if spec.provider not in PROVIDERS:
                 yield ("provider",), f'unknown provider "{spec.provider}"{nearest(spec.provider, PROVIDERS)}'
+            if spec.classes == 1 and not spec.train:  # a detector may look for one kind of thing
+                yield ("classes",), "one class leaves nothing to tell apart; expected 2 or more"
             yield from _refused("geometry", pipeline.parse("rgb").with_geometry, spec.geometry)
         case ProtocolSpec():
             if spec.probe not in (*PROBES, DETECTION):

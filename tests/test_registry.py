@@ -310,7 +310,7 @@ SLIPS = {
     "too few classes": (
         SETS.replace("folder", "folder\n    classes: 1"),
         5,
-        '"classes" of image set "pets" is the number 1; expected',
+        "one class leaves nothing to tell apart; expected 2 or more",
     ),
     "a share above one": (
         SETS.replace("folder", "folder\n    splits:\n      val: 20"),
