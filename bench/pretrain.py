@@ -10,7 +10,7 @@ from bench.registry import Registry
 from imagesets.spec import ImagesetSpec
 from pretrain import recipe as recipes
 from pretrain.spec import Recipe
-from ringbench import places, progress
+from ringbench import files, places, progress
 from ringbench.errors import RingbenchError, UsageError
 
 
@@ -88,7 +88,9 @@ def _train(job: Job) -> int:
 
     with processes.group(resolve_device(job.device)) as device:
         first = rank() == 0
-        with progress.bar(job.recipe.name) if first else nullcontext(lambda done, total: None) as update:
+        alone = files.exclusive(job.out) if first else nullcontext()
+        bar = progress.bar(job.recipe.name) if first else nullcontext(lambda done, total: None)
+        with alone, bar as update:
             trainer = _trainer(job, device, update)
             if first:
                 print(_summary(job, trainer), flush=True)

@@ -81,7 +81,8 @@ class AnnotatedSet:
                 path = image["file_name"]
                 key = os.path.relpath(path, self.root).replace(os.sep, "/")
                 size = os.stat(path).st_size if sizes else ""  # noqa: PTH116 - a hundred thousand times
-                digest.update(os.fsencode(f"{name}\0{key}\0{size}\0{json.dumps(on_image[image['id']])}\n"))
+                objects = json.dumps([image["id"], on_image[image["id"]]])  # predictions name images by their ids
+                digest.update(os.fsencode(f"{name}\0{key}\0{size}\0{objects}\n"))
         return digest.hexdigest()
 
 

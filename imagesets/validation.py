@@ -150,7 +150,10 @@ def _usable(annotation: Record, image: Record, report: Report, *, training: bool
     if (box := _finite(annotation.get("bbox"), 4)) is None:
         report.add("box that is not four numbers: left out", label)
         return False
-    if annotation.setdefault("iscrowd", 0):
+    if annotation.get("iscrowd") not in (None, 0, 1):
+        report.add("iscrowd that is neither 0 nor 1: taken as 0", label)
+    annotation["iscrowd"] = int(annotation.get("iscrowd") in (1,))  # some write null
+    if annotation["iscrowd"]:
         report.add(CROWD, label)
     if not _keypoints_fit(annotation, n_keypoints):
         report.add(f"keypoints that are not {n_keypoints} x, y, v: left out", label)
@@ -161,6 +164,9 @@ def _usable(annotation: Record, image: Record, report: Report, *, training: bool
     if not annotation.get("segmentation"):
         annotation.pop("segmentation", None)  # some write an empty list where they have no mask
     x, y, width, height = box
+    if annotation.get("area") is not None and (_finite([annotation["area"]], 1) is None or annotation["area"] < 0):
+        report.add("area that is no number from 0 up: that of the box taken", label)
+        annotation["area"] = None
     if annotation.get("area") is None:
         annotation["area"] = width * height
     beyond = max(-x, -y, x + width - image["width"], y + height - image["height"])

@@ -105,7 +105,8 @@ class Ring(nn.Module):
     def _draw(self, similarity: Tensor, own: Tensor, uniform: Tensor) -> Tensor:
         B, n = similarity.shape
         t_l, t_u = self.edges_(similarity.scatter(1, own[:, None], -math.inf), excluded=1)
-        inside = ((similarity >= t_l) & (similarity <= t_u)).scatter_(1, own[:, None], False)
+        outside = (similarity < t_l) | (similarity > t_u)  # NaN is not: the loss will be, and say so
+        inside = outside.logical_not_().scatter_(1, own[:, None], False)
         members = inside.flatten().nonzero()[:, 0]  # positions in the flattened block
         start = n * torch.arange(B + 1, device=members.device)
         first = torch.searchsorted(members, start)
@@ -120,7 +121,7 @@ class Ring(nn.Module):
         outer = similarity.copy()
         outer.ravel()[start[:-1] + own] = -math.inf
         t_l, t_u = select_(outer, lower + 1, upper)
-        inside = (similarity >= t_l) & (similarity <= t_u)
+        inside = ~((similarity < t_l) | (similarity > t_u))
         inside.ravel()[start[:-1] + own] = False
         members = np.flatnonzero(inside)
         first = np.searchsorted(members, start)

@@ -7,6 +7,7 @@ applies to one method, and to those that extend it, there. A file of the user's 
 
 import contextlib
 import copy
+import math
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -154,6 +155,8 @@ def _change(result: Draft, change: str) -> None:
     if isinstance(value, str):
         with contextlib.suppress(ValueError):  # YAML wants 1.0e-4, people write 1e-4
             value = float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"--set {change}: expected a finite number")
     path = tuple(key.split("."))
     for part in reversed(path):
         value = {part: value}

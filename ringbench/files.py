@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ringbench.errors import RingbenchError
+
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
@@ -46,6 +48,19 @@ def naming(path: Path) -> Iterator[None]:
         if error.filename is None or Path(os.fsdecode(error.filename)).name.startswith(f".{path.name}."):
             error.filename, error.filename2 = str(path), None
         raise
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """No other process is in here with the same folder, which need not exist. Raises RingbenchError where one is."""
+    from filelock import FileLock, Timeout
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0):
+            yield
+    except Timeout:
+        raise RingbenchError(f"another process is at work in {folder}; wait for it, or choose another folder") from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -118,6 +118,10 @@ def twice(document: dict, folder: Path) -> None:
         ("box at most one pixel wide or high: kept", first(bbox=[4, 5, 1, 10]), 4, 4),
         ("box partly outside its image: kept", first(bbox=[30, 5, 20, 10]), 4, 4),
         ("crowd: kept, to be ignored", first(iscrowd=1), 4, 4),
+        ("iscrowd that is neither 0 nor 1: taken as 0", first(iscrowd="0"), 4, 4),
+        ("area that is no number from 0 up: that of the box taken", first(area=-1), 4, 4),
+        ("area that is no number from 0 up: that of the box taken", first(area=float("nan")), 4, 4),
+        ("area that is no number from 0 up: that of the box taken", first(area="large"), 4, 4),
         ("broken mask: left out", first(segmentation=[[1, 1, 5, 5]]), 4, 3),
         ("broken mask: left out", first(segmentation=[[1, 1, 5, 5, 9, 9, 3]]), 4, 3),
         ("broken mask: left out", first(segmentation=[[1, 1, 5, 5, float("inf"), 9]]), 4, 3),
@@ -162,6 +166,29 @@ def test_compressed_run_lengths_are_read(tmp_path):
     assert coco(tmp_path / "a", sound).splits["train"].report == {}
     broken = first(segmentation={"size": [30, 40], "counts": cut})
     assert coco(tmp_path / "b", broken).splits["train"].report["broken mask: left out"]["count"] == 1
+
+
+def test_a_crowd_flag_that_is_null_is_none_and_counts_for_training_as_for_the_test(tmp_path):
+    found = coco(tmp_path, first(iscrowd=None), keypoints=KEYPOINTS).splits["train"]
+    assert found.annotations[0]["iscrowd"] == 0 and not found.report
+
+
+@pytest.mark.parametrize("id", ["img1", 1.0, None, True, 2**70])
+def test_an_id_that_is_no_whole_number_stops_before_anything_is_trained(tmp_path, id):
+    with pytest.raises(RingbenchError, match=r"the id .* of an image is no whole number"):
+        coco(tmp_path, lambda document, folder: document["images"][0].update(id=id), keypoints=KEYPOINTS)
+
+
+def test_renumbered_images_are_another_set_since_predictions_name_their_numbers(tmp_path):
+    def swapped(document: dict, folder: Path) -> None:
+        new = {1: 2, 2: 1}
+        for image in document["images"]:
+            image["id"] = new.get(image["id"], image["id"])
+        for annotation in document["annotations"]:
+            annotation["image_id"] = new.get(annotation["image_id"], annotation["image_id"])
+
+    before = coco(tmp_path, keypoints=KEYPOINTS)
+    assert coco(tmp_path, swapped, keypoints=KEYPOINTS).fingerprint != before.fingerprint
 
 
 def test_a_set_with_boxes_alone_is_completed(tmp_path):

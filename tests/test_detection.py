@@ -128,10 +128,15 @@ def test_the_same_seed_finds_the_same_boxes_again_and_a_finished_run_is_not_trai
     predictions = [(tmp_path / name / "predictions.json").read_text() for name in ("first", "second")]
     assert predictions[0] == predictions[1]
 
+    from ringbench.errors import RingbenchError
     from transfer.detection import measure
 
     monkeypatch.setattr(measure, "launch", lambda *arguments, **options: pytest.fail("it trained again"))
     assert measured(scenes, tmp_path / "first", "coco-c4-1x@1", iterations=1) == first
+
+    (tmp_path / "first" / "predictions.json").write_text("[]")
+    with pytest.raises(RingbenchError, match=r"predictions\.json is not what this run wrote"):
+        measured(scenes, tmp_path / "first", "coco-c4-1x@1", iterations=1)
 
 
 @needs_detectron2

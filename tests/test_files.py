@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,16 @@ def test_json_brings_back_file_names_that_are_no_text_and_any_other(tmp_path):
     files.write_json(tmp_path / "names.json", names)
     assert json.loads((tmp_path / "names.json").read_text(encoding="utf-8")) == names
     assert files.digest(names) != files.digest(sorted(names))
+
+
+def test_a_folder_is_one_process_at_a_time_and_free_again_after_it(tmp_path):
+    folder = tmp_path / "runs" / "one"
+    with files.exclusive(folder):
+        code = f"from pathlib import Path\nfrom ringbench import files\nwith files.exclusive(Path({str(folder)!r})): print('in')"
+        environment = os.environ | {"PYTHONPATH": str(Path(files.__file__).parent.parent)}
+        other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        assert other.returncode == 1 and "another process is at work in" in other.stderr
+        with files.exclusive(tmp_path / "runs" / "two"):
+            pass
+    with files.exclusive(folder):
+        pass

@@ -68,6 +68,15 @@ def test_arrays_and_tensors_give_the_same_draws(monkeypatch):
     assert torch.equal(ring.draw(similarity, own, uniform), expected)
 
 
+def test_an_anchor_that_is_no_number_gets_draws_so_that_its_loss_can_tell():
+    similarity = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
+    similarity[1] = math.nan
+    for draw in (Ring(90, 99).draw, Ring(90, 99)._draw):
+        drawn = draw(similarity, torch.tensor([0, 1, 2]), torch.full((3, 4), 0.5))
+        assert ((drawn >= 0) & (drawn < 50)).all()
+        assert similarity.gather(1, drawn).isnan().all(1).tolist() == [False, True, False]
+
+
 def test_draws_are_uniform_over_the_ring():
     generator = torch.Generator().manual_seed(0)
     similarity = torch.rand(3, 40, generator=generator)

@@ -256,3 +256,9 @@ def test_a_file_whose_name_is_no_recipes_name_is_named(tmp_path):
     path.write_text("extends: ir_digits\n", encoding="utf-8")
     with pytest.raises(UsageError, match=r'of mine\.yaml: recipe "of mine": a name has'):
         recipes.load(str(path))
+
+
+@pytest.mark.parametrize("change", ["lr=inf", "warmup_epochs=1e999", "settings.temperature=nan"])
+def test_a_value_that_is_no_finite_number_is_refused(change):
+    with pytest.raises(UsageError, match=f"--set {change}: expected a finite number"):
+        recipes.load("ir_digits", [change])

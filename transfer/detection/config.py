@@ -81,6 +81,7 @@ def scaled(cfg: CfgNode, batch: int | None, iterations: int | None) -> CfgNode:
         cfg.SOLVER.STEPS = tuple(sorted({int(step * share) for step in cfg.SOLVER.STEPS} - {0}))
         cfg.SOLVER.WARMUP_ITERS = round(cfg.SOLVER.WARMUP_ITERS * share)
         cfg.TEST.PRECISE_BN.NUM_ITER = min(cfg.TEST.PRECISE_BN.NUM_ITER, iterations)
+    cfg.SOLVER.CHECKPOINT_PERIOD = max(1, min(5000, cfg.SOLVER.MAX_ITER // 4))  # a short run too goes on after a crash
     return cfg
 
 

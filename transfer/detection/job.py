@@ -73,7 +73,9 @@ def work(job: Job) -> None:
         seconds = {"prepare": trained - started, "train": predicting - trained, "predict": time.monotonic() - predicting}
         if first:
             files.write_json(job.folder / "predictions.json", predictions)
-            files.write_json(job.folder / "finished.json", {"parity": parity, "frozen_sha256": before, "seconds": seconds})
+            told = {"parity": parity, "frozen_sha256": before, "seconds": seconds}
+            told["predictions_sha256"] = files.sha256_file(job.folder / "predictions.json")
+            files.write_json(job.folder / "finished.json", told)
 
 
 def _trainer(job: Job, update=None) -> tuple[Trainer, dict[str, float]]:

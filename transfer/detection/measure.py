@@ -21,7 +21,7 @@ from transfer.detection.job import Job, work
 from transfer.detection.settings import settings
 from transfer.spec import ProtocolSpec
 
-VERSION = 1  # of what is done here: a run of another is not gone on with
+VERSION = 2  # of what is done here: a run of another is not gone on with
 WORDS = {"bbox": "box", "segm": "mask", "keypoints": "keypoint"}
 
 
@@ -54,7 +54,8 @@ def measure(
     trunk, certificate = backbone.trunk, backbone.certificate
     if certificate["source"] == "random":
         trunk = checks.calibrated(backbone, pipeline, images.splits["train"])
-        notes.append(f"batch norm statistics of the random encoder are those of {checks.CALIBRATION} training images")
+        seen = min(checks.CALIBRATION, len(images.splits["train"].images))
+        notes.append(f"batch norm statistics of the random encoder are those of {seen} training images")
     names = data.register(images)
     cfg = config.bound(
         chosen,
@@ -71,19 +72,22 @@ def measure(
     if cfg.SOLVER.IMS_PER_BATCH % nproc:
         raise UsageError(f"a batch of {cfg.SOLVER.IMS_PER_BATCH} images cannot be shared by {nproc} processes; see --batch")
     cfg.OUTPUT_DIR = str(folder)
-    if again:
-        shutil.rmtree(folder, ignore_errors=True)
-    loaded = trunk_sha256(backbone.trunk)  # the last bits of calibrated statistics differ with the number of threads
-    _claim(folder, cfg, images, {"encoder": loaded, "processes": nproc, "dtype": str(dtype), "version": VERSION})
-    if not (folder / "finished.json").exists():
-        print(f"{label}: {config.schedule(cfg)}; log in {folder / 'log.txt'}", file=sys.stderr, flush=True)
-        job = Job(cfg, images, backbone, trunk, pipeline, dtype, seed, overfit_check, label)
-        try:
-            launch(work, nproc, dist_url="auto", args=(job,))
-        except ProcessRaisedException as error:  # of several processes; the last line is the error itself
-            raise RingbenchError(str(error).strip().splitlines()[-1].partition(": ")[2]) from None
-        backbone.verify()
+    with files.exclusive(folder):
+        if again:
+            shutil.rmtree(folder, ignore_errors=True)
+        loaded = trunk_sha256(backbone.trunk)  # the last bits of calibrated statistics differ with the number of threads
+        _claim(folder, cfg, images, {"encoder": loaded, "processes": nproc, "dtype": str(dtype), "version": VERSION})
+        if not (folder / "finished.json").exists():
+            print(f"{label}: {config.schedule(cfg)}; log in {folder / 'log.txt'}", file=sys.stderr, flush=True)
+            job = Job(cfg, images, backbone, trunk, pipeline, dtype, seed, overfit_check, label)
+            try:
+                launch(work, nproc, dist_url="auto", args=(job,))
+            except ProcessRaisedException as error:  # of several processes; the last line is the error itself
+                raise RingbenchError(str(error).strip().splitlines()[-1].partition(": ")[2]) from None
+            backbone.verify()
     finished = json.loads((folder / "finished.json").read_text())
+    if finished.pop("predictions_sha256") != files.sha256_file(folder / "predictions.json"):
+        raise RingbenchError(f"{folder / 'predictions.json'} is not what this run wrote; --force trains and predicts again")
     scores = _scores(cfg, images, folder / "predictions.json", seed)
     return {
         "metrics": {f"{WORDS[kind]}_{name}": score for kind, found in scores.items() for name, score in found.metrics.items()},

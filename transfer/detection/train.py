@@ -29,7 +29,11 @@ class Trainer(DefaultTrainer):
         return self.model.module if isinstance(self.model, nn.parallel.DistributedDataParallel) else self.model
 
     def build_hooks(self) -> list[HookBase]:
-        return [hook for hook in super().build_hooks() if not isinstance(hook, hooks.EvalHook)]
+        kept = [hook for hook in super().build_hooks() if not isinstance(hook, hooks.EvalHook)]
+        for hook in kept:
+            if isinstance(hook, hooks.PeriodicCheckpointer):
+                hook.max_to_keep = 2  # each holds the frozen encoder too
+        return kept
 
     def train(self) -> None:
         """Raises RingbenchError where the loss leaves the numbers; the last checkpoint stays (CASES N2)."""
