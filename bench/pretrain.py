@@ -40,7 +40,7 @@ def command(
     """Returns the exit code. Raises UsageError or Unavailable before anything is trained."""
     recipe = recipes.load(word, changes)
     known = registry.load(extra)
-    _check_name(known, recipe)
+    _check_name(known, recipe, word)
     job = Job(recipe, _imageset(known, recipe, data), data or places.data(), out or Path("runs") / recipe.name, device, resume)
     if dry_run:
         return _told(_show_cost, job)
@@ -61,8 +61,10 @@ def _imageset(known: Registry, recipe: Recipe, data: Path | None) -> ImagesetSpe
     return ImagesetSpec(name="folder", title=str(data), provider="folder", root=str(data.absolute()))
 
 
-def _check_name(known: Registry, recipe: Recipe) -> None:
+def _check_name(known: Registry, recipe: Recipe, word: str) -> None:
     """A name that cannot be registered is found out before the training, not after."""
+    if recipes.is_file(word) and recipe.name in recipes.words():  # its numbers would be listed as those of another encoder
+        raise UsageError(f'"{recipe.name}" is a recipe that comes with ringbench; give the one in {word} another `name`')
     taken = {word.casefold() for section in registry.SECTIONS for word in known.words(section)}
     entry = known.backbones.get(recipe.name)
     if recipe.name.casefold() in taken and (entry is None or entry.source != f"recipe:{recipe.name}"):

@@ -92,3 +92,10 @@ def test_a_preempted_run_asks_to_be_queued_again():
 def test_what_only_the_parts_know_is_refused_in_a_sentence(change, sentence):
     result = invoke("pretrain", "iring_digits", "--device", "cpu", "--set", change)
     assert result.exit_code == 2 and sentence in result.stderr
+
+
+def test_a_recipe_of_ones_own_does_not_take_the_name_of_one_that_comes_with_ringbench(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: ir_digits\nname: iring_imagenet\n", encoding="utf-8")
+    result = CliRunner().invoke(app, ["pretrain", str(path), "--device", "cpu", "--dry-run"])
+    assert result.exit_code == 2 and '"iring_imagenet" is a recipe that comes with ringbench' in result.output
