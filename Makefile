@@ -1,5 +1,5 @@
-# Two commands for a new user: `make demo` and `make test`. `make detection-demo` trains detectors. Each
-# builds .venv first, pinned by constraints.txt.
+# Two commands for a new user: `make demo` and `make test`. `make detection-demo` trains detectors. Each builds .venv first,
+# pinned by constraints.txt.
 PYTHON ?= python3
 BENCH = .venv/bin/bench
 

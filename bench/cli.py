@@ -28,9 +28,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMPUTING = {"run", "pretrain", "demo"}
 leaderboard = typer.Typer(help="Show or export what the result files say.", no_args_is_help=True)
 registry = typer.Typer(help="Look after the entries of the registry.", no_args_is_help=True)
+COMPUTING = {"run", "pretrain", "demo"}  # commands that work in huge pages
 
 app.command("list")(entries.list_entries)
 app.command()(entries.show)

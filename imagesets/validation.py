@@ -152,7 +152,7 @@ def _usable(annotation: Record, image: Record, report: Report, *, training: bool
         return False
     if annotation.get("iscrowd") not in (None, 0, 1):
         report.add("iscrowd that is neither 0 nor 1: taken as 0", label)
-    annotation["iscrowd"] = int(annotation.get("iscrowd") in (1,))  # some write null
+    annotation["iscrowd"] = int(annotation.get("iscrowd") == 1)  # some write null
     if annotation["iscrowd"]:
         report.add(CROWD, label)
     if not _keypoints_fit(annotation, n_keypoints):
@@ -164,11 +164,11 @@ def _usable(annotation: Record, image: Record, report: Report, *, training: bool
     if not annotation.get("segmentation"):
         annotation.pop("segmentation", None)  # some write an empty list where they have no mask
     x, y, width, height = box
-    if annotation.get("area") is not None and (_finite([annotation["area"]], 1) is None or annotation["area"] < 0):
-        report.add("area that is no number from 0 up: that of the box taken", label)
-        annotation["area"] = None
-    if annotation.get("area") is None:
+    area = annotation.get("area")
+    if area is None or _finite([area], 1) is None or area < 0:
         annotation["area"] = width * height
+        if area is not None:
+            report.add("area that is no number from 0 up: that of the box taken", label)
     beyond = max(-x, -y, x + width - image["width"], y + height - image["height"])
     apart = x >= image["width"] or y >= image["height"] or x + width <= 0 or y + height <= 0
     if width <= 0 or height <= 0 or apart:

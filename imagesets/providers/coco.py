@@ -49,12 +49,10 @@ def _read(spec: ImagesetSpec, root: Path, part: Part) -> dict[str, Any]:
         categories = [{"id": category["id"], "name": category["name"]} for category in document["categories"]]
     except (KeyError, TypeError) as error:
         raise RingbenchError(f"{path} is no COCO document: an image or a category in it lacks {error}") from None
-    for what, records in (("image", images), ("category", categories)):
+    for what, records in (("an image", images), ("a category", categories)):
         for record in records:
             if type(record["id"]) is not int or abs(record["id"]) >= 2**63:
-                raise RingbenchError(
-                    f"{path}: the id {record['id']!r} of a{'n' * (what == 'image')} {what} is no whole number of 64 bits"
-                )
+                raise RingbenchError(f"{path}: the id {record['id']!r} of {what} is no whole number of 64 bits")
     names = spec.keypoints and spec.keypoints.names
     for category in document["categories"]:
         if names and category.get("keypoints") not in (None, names):
