@@ -110,7 +110,8 @@ class TwoStream(nn.Module):
 
     def _split(self, images: Tensor) -> tuple[Tensor, ...]:
         exact = images.to(torch.promote_types(images.dtype, torch.float32))
-        return tuple(stream.to(images.dtype) for stream in stems.split_colours(exact, self.stem))
+        with torch.autocast(images.device.type, enabled=False):
+            return tuple(stream.to(images.dtype) for stream in stems.split_colours(exact, self.stem))
 
 
 def build(arch: Arch, stem: Stem) -> Trunk | TwoStream:

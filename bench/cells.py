@@ -8,6 +8,7 @@ from imagesets.annotated import AnnotatedSet
 from imagesets.image_set import ImageSet
 from ringbench import files
 from ringbench.errors import RingbenchError
+from ringbench.stopping import Preempted
 
 
 def inputs_of(cell: Cell, images: ImageSet | AnnotatedSet, weights: str, protocol: list, options: Options) -> dict[str, str]:
@@ -108,8 +109,9 @@ def close(cell: Cell, state: str, reason: str) -> Cell:
 
 
 def fail(cell: Cell, error: Exception, options: Options) -> Cell:
-    """Tell it, and write it down as far as the disk allows, which may be what failed. With --debug the error itself goes on."""
-    if options.debug:
+    """Tell it, and write it down as far as the disk allows, which may be what failed. With --debug the error itself goes on, and
+    so does the machine's being asked for back, which is no failure and ends all cells."""
+    if options.debug or isinstance(error, Preempted):
         raise error
     failure = provenance.failure(cell, options, error)
     if close(cell, "failed", *failure["reasons"]).state == "failed":

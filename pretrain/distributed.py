@@ -13,6 +13,15 @@ def rank() -> int:
     return dist.get_rank() if world() > 1 else 0
 
 
+def anywhere(flag: bool, device: torch.device) -> bool:
+    """Whether it is set on any rank; every rank must ask at the same step."""
+    if world() == 1:
+        return flag
+    found = torch.tensor(float(flag), device=device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return bool(found)
+
+
 class _Gather(torch.autograd.Function):
     """Every rank's loss depends on every rank's rows, so a row's gradient is the sum over the ranks."""
 

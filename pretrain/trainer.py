@@ -18,17 +18,17 @@ from imagesets.image_set import ImageSet
 from pretrain import optimizers
 from pretrain.checkpoint import Checkpoints
 from pretrain.data import RESIDENT, Images
-from pretrain.distributed import gather, rank, world
+from pretrain.distributed import anywhere, gather, rank, world
 from pretrain.learner import Learner
 from pretrain.log import Log, Silent
 from pretrain.monitor import Monitor
 from pretrain.sampling import Sampler, generator
 from pretrain.spec import Recipe
-from pretrain.stopping import Diverged, Preempted, Termination
 from pretrain.views.families import family
 from pretrain.views.step import select
 from ringbench import files
 from ringbench.errors import UsageError
+from ringbench.stopping import Diverged, Preempted, Termination
 
 LOOK_EVERY = 10  # steps between two looks at the losses: a look waits for the device
 Triple = tuple[float, float, float]
@@ -104,7 +104,7 @@ class Trainer:
                     self.around.progress(self.step, recipe.epochs * steps)
                     if self.step % self.look_every == 0 or self.step % steps == 0:
                         self._look()
-                        if termination.come(self.around.device):
+                        if anywhere(termination.come, self.around.device):
                             self._save()
                             raise Preempted(f"stopped by SIGTERM after step {self.step}; --resume goes on from there")
                 self._end_epoch(epoch + 1)

@@ -26,6 +26,8 @@ def sentence(error: BaseException) -> str:
         return text
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:  # of a full disk
+        return error.strerror
     first = text.splitlines()[0]
     if _of_memory(error, first):
         return f"out of memory: a smaller batch, smaller images or a shorter queue need less ({first[:160]})"

@@ -30,8 +30,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary = Path(name)
         try:
             yield temporary
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(temporary)
             temporary.chmod(0o666 & ~_umask())  # mkstemp makes 0600; the file should be as readable as any other
             temporary.replace(path)
             sync_folder(path.parent)
@@ -72,6 +71,12 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as readable JSON with sorted keys: equal values give equal bytes."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def sync(path: Path) -> None:
+    """What was written to a file is on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

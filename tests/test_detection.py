@@ -2,6 +2,10 @@
 
 import json
 import math
+import os
+import resource
+import signal
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -129,9 +133,9 @@ def test_the_same_seed_finds_the_same_boxes_again_and_a_finished_run_is_not_trai
     assert predictions[0] == predictions[1]
 
     from ringbench.errors import RingbenchError
-    from transfer.detection import measure
+    from transfer.detection import processes
 
-    monkeypatch.setattr(measure, "launch", lambda *arguments, **options: pytest.fail("it trained again"))
+    monkeypatch.setattr(processes, "launch", lambda *arguments, **options: pytest.fail("it trained again"))
     assert measured(scenes, tmp_path / "first", "coco-c4-1x@1", iterations=1) == first
 
     (tmp_path / "first" / "predictions.json").write_text("[]")
@@ -142,7 +146,7 @@ def test_the_same_seed_finds_the_same_boxes_again_and_a_finished_run_is_not_trai
 @needs_detectron2
 def test_the_folder_of_another_run_is_refused_and_says_what_is_other(scenes, small, tmp_path, monkeypatch):
     from ringbench.errors import RingbenchError
-    from transfer.detection import measure
+    from transfer.detection import processes
 
     class Enough(Exception):
         pass
@@ -150,7 +154,7 @@ def test_the_folder_of_another_run_is_refused_and_says_what_is_other(scenes, sma
     def stop(*arguments, **options):
         raise Enough
 
-    monkeypatch.setattr(measure, "launch", stop)
+    monkeypatch.setattr(processes, "launch", stop)
     with pytest.raises(Enough):
         measured(scenes, tmp_path / "run", "coco-c4-1x@1")
     smaller = replace(scenes, splits=scenes.splits | {"test": scenes.splits["train"]})
@@ -169,7 +173,7 @@ def test_the_folder_of_another_run_is_refused_and_says_what_is_other(scenes, sma
 
 @needs_detectron2
 def test_a_random_encoder_is_the_same_with_another_number_of_threads(scenes, small, tmp_path, monkeypatch):
-    from transfer.detection import checks, measure
+    from transfer.detection import checks, processes
 
     class Enough(Exception):
         pass
@@ -183,7 +187,7 @@ def test_a_random_encoder_is_the_same_with_another_number_of_threads(scenes, sma
         return trunk
 
     calibrated = checks.calibrated
-    monkeypatch.setattr(measure, "launch", stop)
+    monkeypatch.setattr(processes, "launch", stop)
     for calibrate in (calibrated, otherwise):
         monkeypatch.setattr(checks, "calibrated", calibrate)
         with pytest.raises(Enough):
@@ -210,9 +214,107 @@ def test_a_run_that_was_cut_short_goes_on_from_its_checkpoint(scenes, small, tmp
         with pytest.raises(KeyboardInterrupt):
             measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=3)
     (tmp_path / "run" / "last_checkpoint").write_text("model_0000001.pth")
-    measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=3)
+    outcome = measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=3)
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "Starting training from iteration 2" in log
+    assert "training was cut short and gone on with at iteration 2" in outcome["notes"]
+
+
+def at_iteration(number: int, act, monkeypatch) -> None:
+    """Call `act` after so many iterations of a training."""
+    from transfer.detection import job
+
+    @contextmanager
+    def bar(label):
+        yield lambda done, total: act() if done == number else None
+
+    monkeypatch.setattr(job.progress, "bar", bar)
+
+
+@needs_detectron2
+def test_sigterm_leaves_a_checkpoint_and_the_same_command_goes_on(scenes, small, tmp_path, monkeypatch):
+    from ringbench.stopping import Preempted
+
+    with monkeypatch.context() as patch:
+        at_iteration(2, lambda: os.kill(os.getpid(), signal.SIGTERM), patch)
+        with pytest.raises(Preempted, match=r"SIGTERM after iteration 2; the same command goes on"):
+            measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=5)
+    assert (tmp_path / "run" / "last_checkpoint").read_text() == "model_0000001.pth"
+    outcome = measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=5)
+    assert "training was cut short and gone on with at iteration 2" in outcome["notes"]
+
+
+@needs_detectron2
+def test_bench_run_ends_with_75_when_the_machine_is_asked_for_back(few_scenes, small, tmp_path, monkeypatch):
+    at_iteration(1, lambda: os.kill(os.getpid(), signal.SIGTERM), monkeypatch)
+    backbones = ("--backbone", "random_resnet18", "--backbone", "random_resnet50")
+    stopped = bench("run", *backbones, "--task", "shapes_det", "--batch", 1, "--iterations", 5, "--results", tmp_path)
+    assert stopped.exit_code == 75
+    assert "stopped by SIGTERM after iteration 1" in stopped.output
+    assert not list(tmp_path.rglob("*.failed.json")), "no failure"
+    assert not (tmp_path / "random_resnet50").exists(), "nothing else is begun"
+
+
+@needs_detectron2
+def test_a_disk_that_is_full_is_told_and_what_was_saved_before_stays(scenes, small, tmp_path, monkeypatch):
+    from ringbench.errors import RingbenchError
+    from transfer.detection import config
+
+    read = config.read
+
+    def saving(name: str):
+        cfg = read(name)
+        cfg.SOLVER.IMS_PER_BATCH = 1
+        return cfg
+
+    def nothing_large():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(config, "read", saving)
+    try:
+        with monkeypatch.context() as patch:
+            at_iteration(3, nothing_large, patch)
+            with pytest.raises(RingbenchError, match=r"model_0000003\.pth cannot be written .*is the disk full"):
+                measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=8)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in (tmp_path / "run").glob("*.pth")] == ["model_0000001.pth"]
+    measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=8)
+
+
+@needs_detectron2
+@pytest.mark.parametrize(
+    ("file", "bytes_", "words"),
+    [
+        ("run.json", b'{"encoder": ', r"run\.json is broken .*--force"),
+        ("run.json", b"[]", r"run\.json is broken .*--force"),
+        ("finished.json", b"\xff\xfe", r"finished\.json is broken .*--force"),
+        ("finished.json", b"{}", r"predictions\.json is not what this run wrote"),
+    ],
+)
+def test_what_a_run_left_behind_and_is_broken_is_named(scenes, small, tmp_path, file, bytes_, words):
+    from ringbench.errors import RingbenchError
+
+    measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=1)
+    (tmp_path / "run" / file).write_bytes(bytes_)
+    with pytest.raises(RingbenchError, match=words):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=1)
+
+
+@needs_detectron2
+@pytest.mark.parametrize(("file", "bytes_"), [("last_checkpoint", b""), ("last_checkpoint", b"\xff"), ("model_final.pth", b"PK")])
+def test_a_checkpoint_that_cannot_be_read_is_named(scenes, small, tmp_path, file, bytes_):
+    from ringbench.errors import RingbenchError
+
+    measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=1)
+    (tmp_path / "run" / "finished.json").unlink()
+    (tmp_path / "run" / file).write_bytes(bytes_)
+    with pytest.raises(RingbenchError, match=r"/run cannot be gone on from .*--force"):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=1)
+    (tmp_path / "run" / "run.json").unlink()
+    with pytest.raises(RingbenchError, match=r"holds checkpoints, but no run\.json .*--force"):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=1)
 
 
 # --- what stops a run

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from bench import registry
 from bench.cli import app
 from pretrain import recipe as recipes
-from pretrain.stopping import Preempted
 from ringbench import places
+from ringbench.stopping import Preempted
 
 SHORT = [word for change in ("epochs=1", "image_size=16", "batch_size=128", "knn_every=1") for word in ("--set", change)]
 

@@ -114,6 +114,15 @@ def test_cmc_features_are_those_of_both_streams_side_by_side(arch, width):
     assert pooled.shape == (2, width) == (2, trunk.width)
 
 
+@pytest.mark.parametrize("stem", ["lab", "ydbdr"])
+def test_colours_are_converted_in_float32_where_all_else_is_in_half(stem):
+    trunk, images = random_trunk("resnet18x0.5", stem, 0).eval(), torch.rand(2, 3, 32, 32)
+    exact = trunk._split(images)
+    with torch.autocast("cpu", torch.bfloat16):
+        for found, expected in zip(trunk._split(images), exact, strict=True):
+            assert torch.equal(found, expected)
+
+
 def test_half_types_convert_colours_in_float32():
     trunk = random_trunk("resnet18x0.5", "lab", 0).eval()
     images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8, generator=GENERATOR)

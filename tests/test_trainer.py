@@ -23,9 +23,9 @@ from pretrain import recipe as recipes
 from pretrain.checkpoint import Checkpoints
 from pretrain.data import Images
 from pretrain.sampling import Sampler
-from pretrain.stopping import Diverged, Preempted
 from pretrain.trainer import Surroundings, Trainer
 from ringbench.errors import RingbenchError, UsageError
+from ringbench.stopping import Diverged, Preempted
 
 COLOURS = ((0.3,) * 3, (0.4,) * 3)
 SMALL = ["image_size=16", "resize=16", "epochs=2", "batch_size=16", "dim=8", "knn_every=1"]

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from detectron2.data import detection_utils
 from torch import Tensor, nn
 
 from backbones.trunk import FrozenBackbone, Trunk, TwoStream
@@ -13,6 +12,7 @@ from imagesets.annotated import AnnotatedSplit
 from imagesets.decode import decode
 from imagesets.pipeline import Pipeline
 from ringbench.errors import RingbenchError
+from transfer.detection import mapper
 from transfer.detection import model as detectors
 from transfer.detection.settings import detector_inputs
 
@@ -40,7 +40,7 @@ def check_parity(model: nn.Module, backbone: FrozenBackbone, trunk: Trunk | TwoS
     """The largest difference of res2 .. res5 between the detector, reading `file` its own way, and torch's `trunk` behind the
     encoder's pipeline, relative to the largest feature. Raises RingbenchError above PARITY (CASES E3)."""
     device, training = model.device, model.training
-    image = _patch(detection_utils.read_image(file, format=model.input_format))
+    image = _patch(mapper.read(file, model.input_format))
     pixels = torch.from_numpy(_patch(pipeline.prepare(decode(file)))).permute(2, 0, 1)[None]
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # whose rounding alone is larger than PARITY
         tensors = model.eval().preprocess_image([{"image": torch.from_numpy(image).permute(2, 0, 1)}]).tensor

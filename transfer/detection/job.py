@@ -4,13 +4,15 @@ In the folder of a run: config.yaml, log.txt, metrics.json and TensorBoard's eve
 is there, finished.json.
 """
 
+import json
 import logging
 import re
 import shutil
+import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from imagesets.annotated import AnnotatedSet
 from imagesets.pipeline import Pipeline
 from ringbench import files, progress
 from ringbench.errors import RingbenchError
+from ringbench.stopping import Diverged
 from transfer.detection import checks, data
 from transfer.detection import model as detectors
 from transfer.detection.evaluate import evaluate
@@ -62,7 +65,9 @@ def work(job: Job) -> None:
         if job.overfit_check and job.cfg.SOLVER.MAX_ITER >= LONG and not (job.folder / "last_checkpoint").exists():
             _overfit(job)
         trainer, parity = _trainer(job, update)
-        trainer.resume_or_load(resume=True)
+        begun = trainer.resume()
+        if first and begun:
+            print(f"{job.label}: goes on at iteration {begun:,}", file=sys.stderr, flush=True)
         before = detectors.frozen_sha256(trainer.network)
         trained = time.monotonic()
         trainer.train()
@@ -72,10 +77,18 @@ def work(job: Job) -> None:
         predictions = predict(job.cfg, trainer.network, job.images.category_ids)
         seconds = {"prepare": trained - started, "train": predicting - trained, "predict": time.monotonic() - predicting}
         if first:
-            files.write_json(job.folder / "predictions.json", predictions)
-            told = {"parity": parity, "frozen_sha256": before, "seconds": seconds}
+            _write(job.folder / "predictions.json", predictions)
+            told = {"parity": parity, "frozen_sha256": before, "seconds": seconds, "begun": begun}
             told["predictions_sha256"] = files.sha256_file(job.folder / "predictions.json")
             files.write_json(job.folder / "finished.json", told)
+
+
+def _write(path: Path, predictions: list[dict]) -> None:
+    """On one line: indents would make it three times as long."""
+    try:
+        files.write_text(path, json.dumps(predictions, allow_nan=False) + "\n")
+    except ValueError:
+        raise Diverged("the detector predicts numbers that are not finite; look at its log and its learning rate") from None
 
 
 def _trainer(job: Job, update=None) -> tuple[Trainer, dict[str, float]]:
@@ -91,7 +104,7 @@ def _trainer(job: Job, update=None) -> tuple[Trainer, dict[str, float]]:
 def _begun(folder: Path) -> int:
     """The iteration of the last checkpoint: a run that goes on draws other images than those it began with."""
     last = folder / "last_checkpoint"
-    number = re.search(r"_(\d+)\.pth", last.read_text()) if last.exists() else None
+    number = re.search(r"_(\d+)\.pth", last.read_text(errors="replace")) if last.exists() else None
     return int(number[1]) + 1 if number else 0
 
 
@@ -126,7 +139,7 @@ def _overfit(job: Job) -> None:
 def _logged(folder: Path | None) -> Iterator[None]:
     """Detectron2 writes to log.txt in `folder`, not to the terminal; its libraries' warnings about each other are dropped."""
     loggers = [logging.getLogger(name) for name in ("detectron2", "fvcore", "iopath")]
-    handler = logging.FileHandler(folder / "log.txt") if folder else logging.NullHandler()
+    handler = _Log(folder / "log.txt") if folder else logging.NullHandler()
     handler.setFormatter(logging.Formatter("[%(asctime)s] %(message)s", datefmt="%m/%d %H:%M:%S"))
     for logger in loggers:
         logger.setLevel(logging.INFO)
@@ -139,4 +152,12 @@ def _logged(folder: Path | None) -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):
+            handler.close()
+
+
+class _Log(logging.FileHandler):
+    """On a full disk lines are lost, and not told of one by one: the next checkpoint says it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import torch
 from detectron2.config import CfgNode
-from detectron2.engine import launch
-from torch.multiprocessing import ProcessRaisedException
 
 from backbones.trunk import FrozenBackbone, trunk_sha256
 from imagesets.annotated import AnnotatedSet
 from imagesets.pipeline import Pipeline
 from ringbench import files
 from ringbench.errors import RingbenchError, UsageError
-from transfer.detection import checks, config, data
+from transfer.detection import checks, config, data, processes
 from transfer.detection.evaluate import evaluate
 from transfer.detection.job import Job, work
 from transfer.detection.settings import settings
@@ -48,8 +46,7 @@ def measure(
     Raises RingbenchError if the folder belongs to another run, unless `again`, which removes it; if the encoder and the one in
     the detector disagree; if training diverges.
     """
-    if nproc > 1 and device.type != "cuda":
-        raise UsageError(f"{nproc} processes need as many GPUs; --nproc does not go with --device {device.type}")
+    _check_devices(nproc, device)
     chosen, notes = settings(protocol.settings), list(images.notes)
     trunk, certificate = backbone.trunk, backbone.certificate
     if certificate["source"] == "random":
@@ -80,14 +77,13 @@ def measure(
         if not (folder / "finished.json").exists():
             print(f"{label}: {config.schedule(cfg)}; log in {folder / 'log.txt'}", file=sys.stderr, flush=True)
             job = Job(cfg, images, backbone, trunk, pipeline, dtype, seed, overfit_check, label)
-            try:
-                launch(work, nproc, dist_url="auto", args=(job,))
-            except ProcessRaisedException as error:  # of several processes; the last line is the error itself
-                raise RingbenchError(str(error).strip().splitlines()[-1].partition(": ")[2]) from None
+            processes.launch(work, nproc, job)
             backbone.verify()
-    finished = json.loads((folder / "finished.json").read_text())
-    if finished.pop("predictions_sha256") != files.sha256_file(folder / "predictions.json"):
+    finished = _read(folder / "finished.json")
+    if finished.pop("predictions_sha256", None) != files.sha256_file(folder / "predictions.json"):
         raise RingbenchError(f"{folder / 'predictions.json'} is not what this run wrote; --force trains and predicts again")
+    if begun := finished["begun"]:
+        notes.append(f"training was cut short and gone on with at iteration {begun:,}")
     scores = _scores(cfg, images, folder / "predictions.json", seed)
     return {
         "metrics": {f"{WORDS[kind]}_{name}": score for kind, found in scores.items() for name, score in found.metrics.items()},
@@ -115,15 +111,38 @@ def _claim(folder: Path, cfg: CfgNode, images: AnnotatedSet, parts: dict) -> Non
     identity = parts | {"images": [images.fingerprint, images.split_hash], "configuration": files.digest(said.dump())}
     path = folder / "run.json"
     if path.exists():
-        found = json.loads(path.read_text())
+        found = _read(path)
         if other := [part for part, value in identity.items() if found.get(part) != value]:
             raise RingbenchError(
                 f"{folder} holds a run with another {', '.join(other)}; --force removes it, --results DIR keeps both"
             )
         return
+    if (folder / "last_checkpoint").exists():
+        raise RingbenchError(f"{folder} holds checkpoints, but no run.json that says of which run; --force removes them")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(cfg.dump(), encoding="utf-8")
     files.write_json(path, identity)
+
+
+def _read(path: Path) -> dict:
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RingbenchError(f"{path} is broken ({error}); --force trains again") from None
+    if not isinstance(found, dict):
+        raise RingbenchError(f"{path} is broken (no mapping); --force trains again")
+    return found
+
+
+def _check_devices(nproc: int, device: torch.device) -> None:
+    if nproc == 1:
+        return
+    if device.type != "cuda":
+        raise UsageError(f"{nproc} processes need as many GPUs; --nproc does not go with --device {device.type}")
+    if device.index is not None:
+        raise UsageError(f"{nproc} processes take the first {nproc} GPUs; --device cuda, and CUDA_VISIBLE_DEVICES, choose them")
+    if nproc > torch.cuda.device_count():
+        raise UsageError(f"{nproc} processes need as many GPUs, here are {torch.cuda.device_count()}; see --nproc")
 
 
 def _scores(cfg: CfgNode, images: AnnotatedSet, path: Path, seed: int) -> dict:

@@ -1,17 +1,24 @@
 """Training and prediction by Detectron2's own trainer, hooks and inference loop."""
 
-from collections.abc import Callable, Iterator
+import contextlib
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import torch
+from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
-from detectron2.data import build_detection_test_loader
+from detectron2.data import build_detection_test_loader, build_detection_train_loader
 from detectron2.engine import DefaultTrainer, HookBase, hooks
 from detectron2.evaluation import DatasetEvaluator, inference_on_dataset
 from detectron2.evaluation.coco_evaluation import instances_to_coco_json
 from detectron2.utils import comm
 from torch import nn
 
+from ringbench import files
 from ringbench.errors import RingbenchError
+from ringbench.stopping import Diverged, Preempted, Termination
+from transfer.detection.mapper import Mapper
 
 
 class Trainer(DefaultTrainer):
@@ -20,7 +27,7 @@ class Trainer(DefaultTrainer):
     def __init__(self, cfg: CfgNode, dtype: torch.dtype, progress: Callable[[int, int], None] | None = None) -> None:
         super().__init__(cfg)
         self._trainer.precision = dtype  # of AMP, where the configuration has it
-        self._trainer.data_loader = self._remembered(self._trainer.data_loader)
+        self._trainer.data_loader = self._batches = _Batches(self._trainer.data_loader)
         if progress:
             self.register_hooks([_Told(progress)])
 
@@ -28,26 +35,83 @@ class Trainer(DefaultTrainer):
     def network(self) -> nn.Module:
         return self.model.module if isinstance(self.model, nn.parallel.DistributedDataParallel) else self.model
 
+    @classmethod
+    def build_train_loader(cls, cfg: CfgNode):
+        return build_detection_train_loader(cfg, mapper=Mapper(cfg, is_train=True))
+
     def build_hooks(self) -> list[HookBase]:
+        self.checkpointer = Checkpointer(self.model, self.cfg.OUTPUT_DIR, trainer=weakref.proxy(self))
         kept = [hook for hook in super().build_hooks() if not isinstance(hook, hooks.EvalHook)]
         for hook in kept:
             if isinstance(hook, hooks.PeriodicCheckpointer):
                 hook.max_to_keep = 2  # each holds the frozen encoder too
         return kept
 
-    def train(self) -> None:
-        """Raises RingbenchError where the loss leaves the numbers; the last checkpoint stays (CASES N2)."""
-        try:
-            super().train()
-        except FloatingPointError as error:
-            raise RingbenchError(
-                f"training diverged at iteration {self.iter:,} on the images {', '.join(map(str, self._images))} "
-                f"({str(error).splitlines()[-1]}); checkpoints from before are in {self.cfg.OUTPUT_DIR}, a result is not"
-            ) from None
+    def resume(self) -> int:
+        """Go on from the last checkpoint, if there is one, and return the iteration begun at.
 
-    def _remembered(self, loader) -> Iterator[list[dict]]:
-        for batch in loader:
-            self._images = [record["image_id"] for record in batch]
+        Raises RingbenchError for a checkpoint that cannot be read.
+        """
+        try:
+            self.resume_or_load(resume=True)
+        except Exception as error:  # whatever is wrong with the file, the sentence is the same
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise RingbenchError(
+                f"the last checkpoint in {self.cfg.OUTPUT_DIR} cannot be gone on from ({reason}); --force begins again"
+            ) from error
+        return self.start_iter
+
+    def train(self) -> None:
+        """Raises Diverged where the loss leaves the numbers, Preempted after SIGTERM; the last checkpoint stays (CASES N2)."""
+        with Termination() as self.termination:
+            try:
+                super().train()
+            except FloatingPointError as error:
+                raise Diverged(
+                    f"training diverged at iteration {self.iter:,} on the images {', '.join(map(str, self._batches.images))} "
+                    f"({str(error).splitlines()[-1]}); checkpoints from before are in {self.cfg.OUTPUT_DIR}, a result is not"
+                ) from None
+
+    def after_step(self) -> None:
+        """Between two iterations, after every hook has seen the last one: a place to stop."""
+        super().after_step()
+        if max(comm.all_gather(self.termination.come)) and self.iter + 1 < self.max_iter:
+            self.checkpointer.save(f"model_{self.iter:07d}", iteration=self.iter)
+            raise Preempted(
+                f"stopped by SIGTERM after iteration {self.iter + 1:,}; the same command goes on from {self.cfg.OUTPUT_DIR}"
+            )
+
+
+class Checkpointer(DetectionCheckpointer):
+    """Detectron2's; `last_checkpoint` never names a file that is not whole."""
+
+    def save(self, name: str, **more: object) -> None:
+        """Raises RingbenchError where the disk is full or may not be written; what was saved before stays."""
+        path = Path(self.save_dir, f"{name}.pth")
+        try:
+            super().save(name, **more)
+        except (OSError, RuntimeError) as error:  # torch says of a full disk only that the writer failed
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise RingbenchError(
+                f"{path} cannot be written ({str(error).splitlines()[0]}): is the disk full? Make room and run the same command "
+                "again, which goes on from the checkpoint before"
+            ) from error
+
+    def tag_last_checkpoint(self, last_filename_basename: str) -> None:
+        files.sync(Path(self.save_dir, last_filename_basename))
+        files.write_text(Path(self.save_dir, "last_checkpoint"), last_filename_basename)
+
+
+class _Batches:
+    """A loader that remembers the ids of the images it gave last."""
+
+    def __init__(self, loader: Iterable[list[dict]]) -> None:
+        self._loader, self.images = loader, []
+
+    def __iter__(self) -> Iterator[list[dict]]:
+        for batch in self._loader:
+            self.images = [record["image_id"] for record in batch]
             yield batch
 
 
@@ -61,7 +125,7 @@ class _Told(HookBase):
 
 def predict(cfg: CfgNode, model: nn.Module, category_ids: list[int]) -> list[dict]:
     """Detections of the test set as COCO's results, with the set's ids of the classes; empty but on the first process."""
-    loader = build_detection_test_loader(cfg, cfg.DATASETS.TEST[0])
+    loader = build_detection_test_loader(cfg, cfg.DATASETS.TEST[0], mapper=Mapper(cfg, is_train=False))
     return inference_on_dataset(model.eval(), loader, _Collected(category_ids)).get("predictions", [])
 
 

@@ -1,18 +1,14 @@
-"""Reasons to stop before the end, and what is said then."""
+"""Reasons to stop a long run before its end, and what is said then."""
 
 import signal
 import threading
 from types import FrameType
 
-import torch
-import torch.distributed as dist
-
-from pretrain.distributed import world
 from ringbench.errors import RingbenchError
 
 
 class Preempted(RingbenchError):
-    """The machine was asked for back. Exit code 75 (EX_TEMPFAIL): a scheduler may queue the job again, with --resume."""
+    """The machine was asked for back. Exit code 75 (EX_TEMPFAIL): a scheduler may queue the job again, to go on."""
 
     exit_code = 75
 
@@ -25,7 +21,7 @@ class Termination:
     """Whether SIGTERM has come (Slurm's preemption, `kill`), asked between two steps."""
 
     def __init__(self) -> None:
-        self._come = False
+        self.come = False
 
     def __enter__(self) -> "Termination":
         self._main = threading.current_thread() is threading.main_thread()
@@ -38,12 +34,4 @@ class Termination:
             signal.signal(signal.SIGTERM, self._before)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._come = True
-
-    def come(self, device: torch.device) -> bool:
-        """Whether it has come to any rank; every rank must ask at the same step."""
-        if world() == 1:
-            return self._come
-        flag = torch.tensor(float(self._come), device=device)
-        dist.all_reduce(flag, dist.ReduceOp.MAX)
-        return bool(flag)
+        self.come = True
