@@ -20,7 +20,7 @@ from imagesets.annotated import AnnotatedSet
 from imagesets.image_set import ImageSet
 from imagesets.pipeline import Pipeline
 from ringbench.clock import Clock
-from ringbench.errors import Unavailable
+from ringbench.errors import Unavailable, UsageError
 from transfer.detection.settings import settings
 from transfer.spec import ProtocolSpec
 
@@ -35,6 +35,7 @@ def measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
             images, weights = annotated.load(cells[0].imageset, options.data), weights_of(cells[0], options)
         inputs = {cell.task.name: inputs_of(cell, images, weights, _meaning(cell.protocol, options), options) for cell in cells}
         yield from (confirm(cell, inputs[cell.task.name], options) for cell in cells if cell.state == "done")
+        yield from (fail(cell, error, options) for cell in cells if (error := _unmeasured(cell, images)))
         cells = [cell for cell in cells if cell.state == "run"]
         if not cells:
             return
@@ -79,6 +80,17 @@ def cost(cells: list[Cell], options: Options) -> str:
 def folder_of(cell: Cell, results: Path) -> Path:
     """Where a detector's log, checkpoints and predictions are: beside the results, by the image set's name."""
     return results / cell.backbone.name / cell.imageset.name / f"{cell.protocol.name}.seed{cell.seed}"
+
+
+def _unmeasured(cell: Cell, images: AnnotatedSet) -> UsageError | None:
+    """A headline metric that this protocol will not have, found out before the training."""
+    from transfer.detection import measure
+
+    if cell.state != "run" or cell.metric in (known := measure.names(cell.protocol, images.style)):
+        return None
+    return UsageError(
+        f"task {cell.task.name} is told by {cell.metric}, which is not measured; there are {', '.join(sorted(known))}"
+    )
 
 
 def _meaning(protocol: ProtocolSpec, options: Options) -> list:

@@ -151,18 +151,31 @@ def _link_task(registry: Registry, entry: Entry, broken: set[str]) -> list[Probl
         title = task.title or ", ".join(part.title for part in parts.values())
         names = {axis: part.name for axis, part in parts.items()}
         registry.tasks[task.name] = task.model_copy(update={"title": title, **names})
+        if reason := _unmeasured(task.metric or parts["imageset"].metric, parts["protocol"]):
+            problems.append(entry.problem(f"{entry.label} is told by {reason}", *["metric"] * bool(task.metric)))
     return problems
 
 
 def _link_references(registry: Registry, entry: Entry, broken: set[str]) -> list[Problem]:
     """Let reference scores stand under the names their tasks really have."""
     known, backbone = registry.words("tasks"), entry.spec
-    linked = {known[word].name: score for word, score in backbone.reference.items() if word in known}
+    linked, problems = {}, []
+    for word, score in backbone.reference.items():
+        if word not in known:
+            if word not in broken:
+                sentence = f'{entry.label} has a reference score for the unknown task "{word}"{nearest(word, known)}'
+                problems.append(entry.problem(sentence, "reference", word))
+            continue
+        if reason := _unmeasured(score.metric, registry.protocols[known[word].protocol]):
+            problems.append(entry.problem(f"{entry.label} has a reference score in {reason}", "reference", word))
+        linked[known[word].name] = score
     registry.backbones[backbone.name] = backbone.model_copy(update={"reference": linked})
-    return [
-        entry.problem(
-            f'{entry.label} has a reference score for the unknown task "{word}"{nearest(word, known)}', "reference", word
-        )
-        for word in backbone.reference
-        if word not in known and word not in broken
-    ]
+    return problems
+
+
+def _unmeasured(metric: str, protocol: ProtocolSpec) -> str | None:
+    """Found out here, not after the training of a detector."""
+    if metric in protocol.metrics:
+        return None
+    known = nearest(metric, protocol.metrics) or f"; set `metric`, to {protocol.metrics[0]} or another"
+    return f'"{metric}", which {protocol.name} does not measure{known}'

@@ -460,6 +460,28 @@ def test_a_task_told_by_a_number_that_was_not_measured_is_a_failure_with_the_kno
 
 
 @needs_detectron2
+def test_a_detector_is_not_trained_for_a_number_it_cannot_give(few_scenes, small, tmp_path, monkeypatch):
+    from transfer.detection import processes
+
+    monkeypatch.setattr(processes, "launch", lambda *arguments: pytest.fail("it trained"))
+    (tmp_path / "registry.yaml").write_text("tasks:\n  mine: {imageset: shapes, protocol: shapes-c4@1, metric: keypoint_AP}\n")
+    run = ("run", "--backbone", "random_resnet18", "--task", "mine", "--results", tmp_path / "results")
+    told = bench("--registry", tmp_path / "registry.yaml", *run)
+    assert told.exit_code == 1
+    assert "task mine is told by keypoint_AP, which is not measured; there are box_AP, box_AP50" in told.output
+
+
+@needs_detectron2
+def test_names_of_metrics_are_those_of_the_evaluation():
+    from transfer.detection.evaluate import SUMMARY, VOC
+    from transfer.detection.measure import WORDS
+    from transfer.spec import PRECISIONS
+
+    measured = {f"{WORDS[kind]}_{name}" for kind, names in SUMMARY.items() for name in names} | {f"box_{name}" for name in VOC}
+    assert set(PRECISIONS) == measured
+
+
+@needs_detectron2
 def test_a_run_that_goes_on_draws_other_images_than_it_began_with(tmp_path):
     from transfer.detection.job import _begun
 

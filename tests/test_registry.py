@@ -379,6 +379,26 @@ SLIPS = {
         8,
         'backbone "net" has a reference score for the unknown task "dtd_kn"; did you mean "dtd_knn"',
     ),
+    "a metric of another probe": (
+        "tasks:\n  t:\n    imageset: dtd\n    protocol: knn@1\n    metric: box_AP\n",
+        5,
+        'task "t" is told by "box_AP", which knn@1 does not measure; expected top1, top5, mean_per_class',
+    ),
+    "a misspelt metric of a detector": (
+        "tasks:\n  t:\n    imageset: coco\n    protocol: coco-c4-1x@1\n    metric: box_AP5O\n",
+        5,
+        'task "t" is told by "box_AP5O", which coco-c4-1x@1 does not measure; did you mean "box_AP',
+    ),
+    "a detector without a metric": (
+        "tasks:\n  t:\n    imageset: coco\n    protocol: coco-c4-1x@1\n",
+        2,
+        'task "t" is told by "top1", which coco-c4-1x@1 does not measure; set `metric`, to box_AP or another',
+    ),
+    "a score in a metric that the task has not": (
+        NET + "    reference:\n      dtd_knn: {metric: top11, score: 1.0, source: x}\n",
+        8,
+        'backbone "net" has a reference score in "top11", which knn@1 does not measure; did you mean "top1"',
+    ),
     "a name twice in one section": (NET + "  net:\n    title: again\n", 7, 'the key "net" is written twice, first in line 2'),
     "a key twice in one entry": (NET + "    arch: resnet50\n", 7, 'the key "arch" is written twice, first in line 4'),
     "a section twice": (NET + NET, 7, 'the key "backbones" is written twice, first in line 1'),

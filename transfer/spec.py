@@ -9,6 +9,15 @@ from ringbench.spec import Name, Spec
 Level = Literal["res2", "res3", "res4", "res5", "prepool", "pooled", "stages"]  # stages: res2 .. res5, as a detector uses them
 DETECTION = "detection"  # the probe that is a detector: transfer/detection
 
+# What numbers are called: those of a classifier, and COCO's and Pascal VOC's of a detector (transfer/detection/evaluate.py).
+ACCURACIES = ("top1", "top5", "mean_per_class")
+_AREAS = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")
+_POINTS = ("AP", "AP50", "AP75", "APm", "APl", "AR", "AR50", "AR75", "ARm", "ARl")
+_VOC = ("AP_voc07", "AP50_voc07", "AP75_voc07")
+PRECISIONS = tuple(
+    f"{kind}_{name}" for kind, names in (("box", _AREAS + _VOC), ("mask", _AREAS), ("keypoint", _POINTS)) for name in names
+)
+
 
 class ProtocolSpec(Spec):
     """One way of measuring. The name carries a version (`logreg@1`): change a setting, change the version.
@@ -21,6 +30,11 @@ class ProtocolSpec(Spec):
     level: Level
     settings: dict[str, Any] = Field(default_factory=dict)
     source: str  # the paper or code this follows
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Every name that a number of this protocol can have; an image set has not all of them."""
+        return PRECISIONS if self.probe == DETECTION else ACCURACIES
 
 
 class TaskSpec(Spec):

@@ -14,7 +14,7 @@ from imagesets.pipeline import Pipeline
 from ringbench import files
 from ringbench.errors import RingbenchError, UsageError
 from transfer.detection import checks, config, data, processes
-from transfer.detection.evaluate import evaluate
+from transfer.detection.evaluate import SUMMARY, VOC, evaluate
 from transfer.detection.job import Job, work
 from transfer.detection.settings import settings
 from transfer.spec import ProtocolSpec
@@ -103,6 +103,17 @@ def measure(
     }
 
 
+def names(protocol: ProtocolSpec, style: str) -> set[str]:
+    """What the protocol can measure on annotations in that style, some of it only where there are objects of all sizes."""
+    kinds = _kinds(config.read(settings(protocol.settings).config))
+    found = {f"{WORDS[kind]}_{name}" for kind in kinds for name in SUMMARY[kind]}
+    return found | ({f"box_{name}" for name in VOC} if style == "voc" else set())
+
+
+def _kinds(cfg: CfgNode) -> list[str]:
+    return ["bbox", *["segm"] * cfg.MODEL.MASK_ON, *["keypoints"] * cfg.MODEL.KEYPOINT_ON]
+
+
 def _claim(folder: Path, cfg: CfgNode, images: AnnotatedSet, parts: dict) -> None:
     """Make `folder` the place of this run, and of no other one (a run is gone on with only by the same run)."""
     said = cfg.clone()
@@ -147,20 +158,8 @@ def _check_devices(nproc: int, device: torch.device) -> None:
 
 def _scores(cfg: CfgNode, images: AnnotatedSet, path: Path, seed: int) -> dict:
     predictions, split = json.loads(path.read_text()), images.splits["test"]
-    kinds = {"bbox": True, "segm": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
-    return {
-        kind: evaluate(
-            split,
-            split.categories,
-            predictions,
-            kind,
-            style=images.style,
-            keypoints=images.keypoints,
-            seed=seed,
-        )
-        for kind, asked in kinds.items()
-        if asked
-    }
+    told = {"style": images.style, "keypoints": images.keypoints, "seed": seed}
+    return {kind: evaluate(split, split.categories, predictions, kind, **told) for kind in _kinds(cfg)}
 
 
 def _solver(cfg: CfgNode) -> dict[str, int | float | list[int]]:
