@@ -4,7 +4,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from backbones.trunk import FrozenBackbone
 from bench import inputs as fitting
 from bench.cells import close, confirm, fail, finish, inputs_of, weights_of
 from bench.plan import Cell, Options
+from bench.results import run_folder
 from imagesets import annotated
 from imagesets import pipeline as pipelines
 from imagesets.annotated import AnnotatedSet
@@ -77,11 +77,6 @@ def cost(cells: list[Cell], options: Options) -> str:
     return f"{'; '.join(schedules)}; of {n['train']:,} images, tested on {n['test']:,}"
 
 
-def folder_of(cell: Cell, results: Path) -> Path:
-    """Where a detector's log, checkpoints and predictions are: beside the results, by the image set's name."""
-    return results / cell.backbone.name / cell.imageset.name / f"{cell.protocol.name}.seed{cell.seed}"
-
-
 def _unmeasured(cell: Cell, images: AnnotatedSet) -> UsageError | None:
     """A headline metric that this protocol will not have, found out before the training."""
     from transfer.detection import measure
@@ -122,7 +117,7 @@ def _measure(cell: Cell, images, backbone, pipeline, options: Options, clock: Cl
             seed=cell.seed,
             device=resolve_device(options.device),
             dtype=resolve_dtype(options.dtype),
-            folder=folder_of(cell, options.results),
+            folder=run_folder(options.results, cell.backbone.name, cell.imageset.name, cell.protocol.name, cell.seed),
             batch=options.batch,
             nproc=options.nproc,
             overfit_check=options.overfit_check,

@@ -24,6 +24,11 @@ def path_of(results: Path, backbone: str, task: str, protocol: str, seed: int, *
     return results / backbone / task / f"{protocol}.seed{seed}{'.failed' if failed else ''}.json"
 
 
+def run_folder(results: Path, backbone: str, imageset: str, protocol: str, seed: int) -> Path:
+    """Where a detector's log, checkpoints and predictions are: its run is told by several tasks, so it goes by the image set."""
+    return results / backbone / imageset / f"{protocol}.seed{seed}"
+
+
 def _place(record: Record) -> Path:
     """Where below the results a record belongs, told from its content."""
     cell = (str(record[part]) for part in ("backbone", "task", "protocol", "seed"))

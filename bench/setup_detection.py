@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -56,8 +57,11 @@ def missing() -> str | None:
 
 
 def command(*, from_source: bool = False) -> None:
-    """Install Detectron2, or tell which one is there. Raises Unavailable without a network, RingbenchError if pip fails."""
-    if missing() is None:
+    """Install Detectron2, or tell which one is there; its source takes the place of the repacked wheel.
+
+    Raises Unavailable without a network or if pip fails, RingbenchError for one that is there and cannot be imported.
+    """
+    if missing() is None and not (from_source and version("detectron2") == VERSION):
         print(f"detectron2 is already here: {_checked()}; nothing to do")
         return
     if variable := offline():

@@ -15,8 +15,10 @@ from imagesets.decode import decode
 from imagesets.spec import ImagesetSpec
 from ringbench.errors import RingbenchError, Unavailable
 from ringbench.files import atomic_path
+from transfer.detection import predictions
 
-SHORTER = 480  # pixels that the shorter edge of an image has at least, so that labels can be read
+SHORTER = 480  # pixels that the shorter edge of an image has at least, so that labels can be read,
+LONGER = 1600  # where the longer one then has no more than so many
 GAP, HEADING, TEXT, LINE, DOT = 12, 30, 14, 2, 3  # pixels
 OPACITY = 0.45  # of masks
 INK, PAPER = (40, 40, 40), (250, 250, 250)
@@ -24,15 +26,15 @@ Record = dict[str, Any]
 Box = tuple[float, float, float, float]  # left, top, right, bottom in the picture
 
 
-def command(imageset: ImagesetSpec, data: Path, predictions: Path, out: Path, *, n: int, score: float) -> None:
+def command(imageset: ImagesetSpec, data: Path, file: Path, out: Path, *, n: int, score: float) -> None:
     """Write pictures of `n` test images, spread evenly over those with an object, and print their paths.
 
-    `predictions` is a file of COCO results, those below `score` are left out. Raises Unavailable where it cannot be read,
+    `file` holds COCO results, those below `score` are left out. Raises Unavailable where it cannot be read,
     RingbenchError where it holds something else.
     """
-    images, found = annotated.load(imageset, data), _read(predictions)
+    images, found = annotated.load(imageset, data), _read(file)
     split = images.splits["test"]
-    _check_ids(images, found, predictions)
+    _check(images, found, file)
     truths = _by_image(split.annotations)
     with_objects = [image for image in split.images if image["id"] in truths]
     chosen = np.unique(np.linspace(0, len(with_objects) - 1, n).round().astype(int))
@@ -47,33 +49,38 @@ def command(imageset: ImagesetSpec, data: Path, predictions: Path, out: Path, *,
         print(path)
 
 
-def _check_ids(images: AnnotatedSet, found: list[Record], path: Path) -> None:
-    known = {"image": {image["id"] for image in images.splits["test"].images}, "category": set(images.category_ids)}
-    for what, ids in known.items():
-        for prediction in found:
-            if prediction[f"{what}_id"] not in ids:
-                raise RingbenchError(
-                    f"{path} has predictions of the {what} {prediction[f'{what}_id']}, which the test split of "
-                    f"'{images.spec.name}' does not have; are they of another set?"
-                )
+def _check(images: AnnotatedSet, found: list[Record], path: Path) -> None:
+    """Raises RingbenchError for predictions that are not of this set, or cannot be drawn."""
+    sizes = {image["id"]: (image["height"], image["width"]) for image in images.splits["test"].images}
+    try:
+        document = {"images": images.splits["test"].images, "categories": images.splits["test"].categories}
+        predictions.results(document, found, "bbox", None)
+    except RingbenchError as error:
+        raise RingbenchError(f"{path} does not fit '{images.spec.name}': {error}") from None
+    for prediction in found:
+        shape, points = prediction.get("segmentation"), prediction.get("keypoints", [])
+        if shape is not None and masks.is_broken(shape, *sizes[prediction["image_id"]]):
+            raise RingbenchError(f"{path}: a mask of image {prediction['image_id']} is broken, or of another size than the image")
+        if not isinstance(points, list) or len(points) % 3 or not all(isinstance(x, int | float) for x in points):
+            raise RingbenchError(f"{path}: keypoints of image {prediction['image_id']} are not x, y, v for each")
 
 
 def side_by_side(images: AnnotatedSet, image: Record, truths: list[Record], found: list[Record], heading: str) -> Image.Image:
     """An image twice: with its objects, and with what was found."""
-    scale = max(1.0, SHORTER / min(image["height"], image["width"]))
-    width, height = round(image["width"] * scale), round(image["height"] * scale)
+    edges = image["height"], image["width"]
+    scale = min(max(1.0, SHORTER / min(edges)), LONGER / max(edges))
+    height, width = (max(1, round(edge * scale)) for edge in edges)
     picture = Image.new("RGB", (2 * width + 3 * GAP, height + HEADING + GAP), PAPER)
     font = ImageFont.load_default(TEXT)
     for column, (records, words) in enumerate(((truths, "annotated"), (found, heading))):
         left = GAP + column * (width + GAP)
         ImageDraw.Draw(picture).text((left, HEADING / 2), f"{words}: {len(records)}", INK, font, anchor="lm")
-        picture.paste(_drawn(images, image, records, scale), (left, HEADING))
+        picture.paste(_drawn(images, image, records, scale, (width, height)), (left, HEADING))
     return picture
 
 
-def _drawn(images: AnnotatedSet, image: Record, records: list[Record], scale: float) -> Image.Image:
-    canvas = Image.fromarray(decode(image["file_name"]))
-    canvas = canvas.resize((round(image["width"] * scale), round(image["height"] * scale)), Image.Resampling.BICUBIC)
+def _drawn(images: AnnotatedSet, image: Record, records: list[Record], scale: float, size: tuple[int, int]) -> Image.Image:
+    canvas = Image.fromarray(decode(image["file_name"])).resize(size, Image.Resampling.BICUBIC)
     names = dict(zip(images.category_ids, images.classes, strict=True))
     colours = {key: _colour(place) for place, key in enumerate(names)}
     records = sorted(records, key=lambda record: -record["bbox"][2] * record["bbox"][3])  # no large thing hides a small one
@@ -147,7 +154,6 @@ def _read(path: Path) -> list[Record]:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise RingbenchError(f"{path} is not readable as JSON: {error}") from None
-    needed = {"image_id", "category_id", "bbox", "score"}
-    if not isinstance(found, list) or not all(isinstance(p, dict) and needed <= p.keys() for p in found):
-        raise RingbenchError(f"{path} holds no COCO results: expected a list of predictions with {', '.join(sorted(needed))}")
+    if not isinstance(found, list):
+        raise RingbenchError(f"{path} holds no COCO results: expected a list of predictions")
     return found

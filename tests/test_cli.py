@@ -36,6 +36,7 @@ CONTRACT = {
     "leaderboard export": "--results --format --out --task --wide",
     "doctor": "",
     "setup": "--from-source",
+    "compare": "--task --seed --protocol --data --results --json",
     "show-predictions": "--out --images --score --data",
     "demo": "",
 }

@@ -474,7 +474,7 @@ def test_a_detector_is_not_trained_for_a_number_it_cannot_give(few_scenes, small
 @needs_detectron2
 def test_names_of_metrics_are_those_of_the_evaluation():
     from transfer.detection.evaluate import SUMMARY, VOC
-    from transfer.detection.measure import WORDS
+    from transfer.detection.predictions import WORDS
     from transfer.spec import PRECISIONS
 
     measured = {f"{WORDS[kind]}_{name}" for kind, names in SUMMARY.items() for name in names} | {f"box_{name}" for name in VOC}

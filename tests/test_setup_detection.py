@@ -84,6 +84,19 @@ def test_what_is_already_importable_is_checked_and_left(monkeypatch, capsys):
     assert "already here: 0.6 in /somewhere" in capsys.readouterr().out
 
 
+def test_the_official_source_takes_the_place_of_the_repacked_wheel_but_not_of_itself(monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr(setup_detection, "_pip", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(setup_detection, "_checked", lambda: "0.6")
+    monkeypatch.setattr(setup_detection, "missing", lambda: None)
+    for installed in ("0.6", setup_detection.VERSION):
+        monkeypatch.setattr(setup_detection, "version", lambda name, installed=installed: installed)
+        setup_detection.command(from_source=True)
+    assert calls == [("install", "setuptools", "wheel"), ("install", "--no-build-isolation", setup_detection.SOURCE)]
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].endswith("nothing to do") and told[-1] == "installed detectron2: 0.6"
+
+
 def test_one_that_is_there_but_broken_is_an_error_that_names_the_way_out(monkeypatch, tmp_path):
     (tmp_path / "detectron2").mkdir()
     (tmp_path / "detectron2" / "__init__.py").write_text("raise ImportError('no such symbol')")

@@ -74,15 +74,43 @@ def test_images_of_one_name_in_two_folders_are_two_pictures(tmp_path):
     assert result.output.split() == ["pictures/1-0.png", "pictures/1-1.png"], result.output
 
 
+@pytest.mark.parametrize(("height", "width"), [(2, 3000), (3000, 2), (1, 1), (2500, 3000)])
+def test_no_picture_is_larger_than_a_screen_or_two_however_long_its_image(height, width, tmp_path):
+    from bench.show_predictions import side_by_side
+    from imagesets.annotated import AnnotatedSet
+    from imagesets.spec import ImagesetSpec
+
+    Image.new("RGB", (width, height)).save(tmp_path / "x.png")
+    spec = ImagesetSpec(name="x", title="x", provider="coco")
+    images = AnnotatedSet(spec, ["thing"], [1], None, {}, [], "coco", tmp_path)
+    truth = [{"bbox": [0, 0, width, height], "category_id": 1}]
+    picture = side_by_side(images, {"file_name": tmp_path / "x.png", "height": height, "width": width}, truth, [], "predicted")
+    assert picture.width < 2 * 1600 + 50 and picture.height < 1700
+
+
+ONE = '[{"image_id": 1, "category_id": 2, "bbox": [1, 1, 2, 2], "score": 1, '
+
+
 @pytest.mark.parametrize(
     ("content", "code", "sentence"),
     [
         (None, 3, "found.json cannot be read: No such file"),
         ("{", 1, "found.json is not readable as JSON"),
-        ('{"a": 1}', 1, "holds no COCO results: expected a list of predictions with bbox, category_id, image_id, score"),
-        ('[{"image_id": 1}]', 1, "holds no COCO results"),
-        ('[{"image_id": 999, "category_id": 2, "bbox": [1, 1, 2, 2], "score": 1}]', 1, "predictions of the image 999, which"),
-        ('[{"image_id": 1, "category_id": 99, "bbox": [1, 1, 2, 2], "score": 1}]', 1, "predictions of the category 99, which"),
+        ('{"a": 1}', 1, "holds no COCO results: expected a list of predictions"),
+        (
+            "[1]",
+            1,
+            "found.json does not fit 'shapes': a prediction is no mapping; expected image_id, category_id, bbox and score",
+        ),
+        ('[{"image_id": 1}]', 1, "a prediction lacks 'category_id'; expected image_id, category_id, bbox and score"),
+        ('[{"image_id": 999, "category_id": 2, "bbox": [1, 1, 2, 2], "score": 1}]', 1, "predictions name the image 999, which"),
+        ('[{"image_id": 1, "category_id": 99, "bbox": [1, 1, 2, 2], "score": 1}]', 1, "predictions name the category 99, which"),
+        ('[{"image_id": 1, "category_id": 2, "bbox": [1, 1, 2], "score": 1}]', 1, "has [1, 1, 2] as bbox; expected 4 numbers"),
+        ('[{"image_id": 1, "category_id": 2, "bbox": [1, 1, 2, NaN], "score": 1}]', 1, "bbox that is not finite"),
+        (ONE + '"segmentation": {"size": [3, 3], "counts": [9]}}]', 1, "a mask of image 1 is broken, or of another size"),
+        (ONE + '"segmentation": {"size": [200, 200]}}]', 1, "a mask of image 1 is broken"),
+        (ONE + '"keypoints": [1, 2]}]', 1, "keypoints of image 1 are not x, y, v for each"),
+        (ONE + '"keypoints": [1, 2, null]}]', 1, "keypoints of image 1 are not x, y, v for each"),
     ],
 )
 def test_a_file_without_predictions_is_refused_in_a_sentence(content, code, sentence):

@@ -1,4 +1,4 @@
-"""Commands that make numbers and show them: run, demo, leaderboard."""
+"""Commands that make numbers and show them: run, compare, demo, leaderboard."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -73,6 +73,28 @@ def demo() -> None:
     from bench import demo as demonstration
 
     raise typer.Exit(demonstration.main())
+
+
+def compare(
+    ctx: typer.Context,
+    first: Annotated[str, typer.Argument(metavar="BACKBONE", help="Name or alias.")],
+    second: Annotated[str, typer.Argument(metavar="BACKBONE", help="The one of which the first is subtracted.")],
+    task: Annotated[str, typer.Option(metavar="NAME", help="A detection task that both were measured on.")],
+    seed: Annotated[int, typer.Option(metavar="N", min=0)] = 0,
+    protocol: Annotated[str | None, typer.Option(metavar="NAME", help="Where a task was measured under several.")] = None,
+    data: DataDir = None,
+    results: ResultsDir = RESULTS,
+    as_json: AsJson = False,
+) -> None:
+    """Two detectors' difference on the same images."""
+    from bench import compare as comparing
+    from bench import registry
+    from ringbench import places
+
+    known, where = registry.load(ctx.obj.registry), data or places.data()
+    comparing.command(
+        known, task, (first, second), results_dir=results, data=where, protocol=protocol, seed=seed, as_json=as_json
+    )
 
 
 def show_board(ctx: typer.Context, results: ResultsDir = RESULTS, task: TaskPatterns = None) -> None:

@@ -16,7 +16,6 @@ NAMES = {  # what takes the place of Detectron2's ResNet
     "build_resnet_backbone": "build_trunk_backbone",
     "build_resnet_fpn_backbone": "build_trunk_fpn_backbone",
     "Res5ROIHeads": "TrunkRes5ROIHeads",
-    "StandardROIHeads": "StandardROIHeads",
 }
 
 
@@ -51,7 +50,8 @@ def bound(
     if stem.startswith("cifar") and "fpn" in model.BACKBONE.NAME:
         raise UsageError(f"a pyramid needs res2 .. res5 of strides 4 .. 32, the stem {stem} has smaller ones; use a C4 protocol")
     model.TRUNK.ARCH, model.TRUNK.STEM = arch, stem
-    model.BACKBONE.NAME, model.ROI_HEADS.NAME = NAMES[model.BACKBONE.NAME], NAMES[model.ROI_HEADS.NAME]
+    for part in (model.BACKBONE, model.ROI_HEADS):
+        part.NAME = NAMES.get(part.NAME, part.NAME)
     model.BACKBONE.FREEZE_AT = FREEZE_AT[chosen.freeze]
     model.WEIGHTS = ""
     cfg.merge_from_list([part for item in detector_inputs(pipeline).items() for part in item])
@@ -96,8 +96,7 @@ def schedule(cfg: CfgNode) -> str:
 
 
 def _fit_to(cfg: CfgNode, images: AnnotatedSet) -> None:
-    n_classes = len(images.classes)
-    cfg.MODEL.ROI_HEADS.NUM_CLASSES = cfg.MODEL.RETINANET.NUM_CLASSES = n_classes
+    cfg.MODEL.ROI_HEADS.NUM_CLASSES = len(images.classes)
     if cfg.MODEL.MASK_ON:
         annotations = [annotation for split in images.splits.values() for annotation in split.annotations]
         if not all("segmentation" in annotation for annotation in annotations):

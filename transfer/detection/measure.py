@@ -16,11 +16,11 @@ from ringbench.errors import RingbenchError, UsageError
 from transfer.detection import checks, config, data, processes
 from transfer.detection.evaluate import SUMMARY, VOC, evaluate
 from transfer.detection.job import Job, work
+from transfer.detection.predictions import WORDS
 from transfer.detection.settings import settings
 from transfer.spec import ProtocolSpec
 
 VERSION = 2  # of what is done here: a run of another is not gone on with
-WORDS = {"bbox": "box", "segm": "mask", "keypoints": "keypoint"}
 
 
 def measure(
@@ -80,7 +80,7 @@ def measure(
             processes.launch(work, nproc, job)
             backbone.verify()
     finished = _read(folder / "finished.json")
-    if finished.pop("predictions_sha256", None) != files.sha256_file(folder / "predictions.json"):
+    if finished.get("predictions_sha256") != files.sha256_file(folder / "predictions.json"):
         raise RingbenchError(f"{folder / 'predictions.json'} is not what this run wrote; --force trains and predicts again")
     if begun := finished["begun"]:
         notes.append(f"training was cut short and gone on with at iteration {begun:,}")
