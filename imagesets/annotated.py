@@ -34,8 +34,8 @@ class Keypoints:
 class AnnotatedSplit:
     """The images and annotations of one split, as COCO writes them: boxes are x, y, width, height in pixels.
 
-    `file_name` is absolute. The annotations of a VOC-style set also hold `difficult`, 0 or 1. Either all annotations have a
-    `segmentation` or none has.
+    `file_name` is absolute. The annotations of a VOC-style set also hold `difficult`, 0 or 1. An object without a mask, or with a
+    broken one, has no `segmentation`; where the set has keypoints every object has them, those that are not known as zeros.
     """
 
     images: list[dict[str, Any]]

@@ -72,7 +72,6 @@ def validate(
                 report.add("annotation of an unknown category: left out", _label(annotation))
         elif _usable(annotation, image, report, training=split == "train", n_keypoints=n_keypoints):
             kept.append(annotation)
-    kept = _with_masks(kept, report)
     if not kept:
         raise RingbenchError(f"image set '{name}' has no annotation in {split} that can be used: {'; '.join(report.sentences())}")
     for image_id in by_id.keys() - {annotation["image_id"] for annotation in kept}:
@@ -155,14 +154,12 @@ def _usable(annotation: Record, image: Record, report: Report, *, training: bool
     annotation["iscrowd"] = int(annotation.get("iscrowd") == 1)  # some write null
     if annotation["iscrowd"]:
         report.add(CROWD, label)
-    if not _keypoints_fit(annotation, n_keypoints):
-        report.add(f"keypoints that are not {n_keypoints} x, y, v: left out", label)
-        return False
-    if annotation.get("segmentation") and is_broken(annotation["segmentation"], image["height"], image["width"]):
-        report.add("broken mask: left out", label)
-        return False
-    if not annotation.get("segmentation"):
-        annotation.pop("segmentation", None)  # some write an empty list where they have no mask
+    _complete_keypoints(annotation, n_keypoints, report)
+    mask = annotation.pop("segmentation", None) or None  # some write an empty list where they have no mask
+    if mask is not None and is_broken(mask, image["height"], image["width"]):
+        report.add("broken mask: the box kept", label)
+    elif mask is not None:
+        annotation["segmentation"] = mask
     x, y, width, height = box
     area = annotation.get("area")
     if area is None or _finite([area], 1) is None or area < 0:
@@ -182,28 +179,16 @@ def _usable(annotation: Record, image: Record, report: Report, *, training: bool
     return True
 
 
-def _keypoints_fit(annotation: Record, n_keypoints: int | None) -> bool:
-    """Fill in what is missing; keypoints nobody asked for are dropped."""
+def _complete_keypoints(annotation: Record, n_keypoints: int | None, report: Report) -> None:
+    """Fill in what is missing; keypoints nobody asked for are dropped. An object without one is left to boxes and masks."""
+    found, none = annotation.pop("keypoints", None), [0] * 3 * (n_keypoints or 0)
+    annotation.pop("num_keypoints", None)
     if n_keypoints is None:
-        annotation.pop("keypoints", None)
-        annotation.pop("num_keypoints", None)
-        return True
-    points = _finite(annotation.get("keypoints") or [0] * 3 * n_keypoints, 3 * n_keypoints)
-    if points is None:
-        return False
+        return
+    if (points := _finite(found or none, len(none))) is None:
+        report.add(f"keypoints that are not {n_keypoints} x, y, v: the box kept", _label(annotation))
+        points = none
     annotation["keypoints"], annotation["num_keypoints"] = points, sum(v > 0 for v in points[2::3])
-    return True
-
-
-def _with_masks(annotations: list[Record], report: Report) -> list[Record]:
-    """All of them, or those with a mask where some have one: a detector takes masks of every object or of none."""
-    masked = [annotation for annotation in annotations if "segmentation" in annotation]
-    if not masked:
-        return annotations
-    for annotation in annotations:
-        if "segmentation" not in annotation:
-            report.add("annotation without a mask among those with one: left out", _label(annotation))
-    return masked
 
 
 def _number(annotations: list[Record], report: Report) -> None:

@@ -122,15 +122,15 @@ def twice(document: dict, folder: Path) -> None:
         ("area that is no number from 0 up: that of the box taken", first(area=-1), 4, 4),
         ("area that is no number from 0 up: that of the box taken", first(area=float("nan")), 4, 4),
         ("area that is no number from 0 up: that of the box taken", first(area="large"), 4, 4),
-        ("broken mask: left out", first(segmentation=[[1, 1, 5, 5]]), 4, 3),
-        ("broken mask: left out", first(segmentation=[[1, 1, 5, 5, 9, 9, 3]]), 4, 3),
-        ("broken mask: left out", first(segmentation=[[1, 1, 5, 5, float("inf"), 9]]), 4, 3),
-        ("broken mask: left out", first(segmentation={"size": [30, 40], "counts": [100, 200]}), 4, 3),
-        ("broken mask: left out", first(segmentation={"size": [40, 30], "counts": [1200]}), 4, 3),
-        ("broken mask: left out", first(segmentation={"size": [30, 40], "counts": "no run lengths"}), 4, 3),
-        ("broken mask: left out", first(segmentation={"counts": [1200]}), 4, 3),
-        ("annotation without a mask among those with one: left out", first(segmentation=[]), 4, 3),
-        ("keypoints that are not 2 x, y, v: left out", first(keypoints=[1, 2, 2]), 4, 3),
+        ("broken mask: the box kept", first(segmentation=[[1, 1, 5, 5]]), 4, 4),
+        ("broken mask: the box kept", first(segmentation=[[1, 1, 5, 5, 9, 9, 3]]), 4, 4),
+        ("broken mask: the box kept", first(segmentation=[[1, 1, 5, 5, float("inf"), 9]]), 4, 4),
+        ("broken mask: the box kept", first(segmentation={"size": [30, 40], "counts": [100, 200]}), 4, 4),
+        ("broken mask: the box kept", first(segmentation={"size": [40, 30], "counts": [1200]}), 4, 4),
+        ("broken mask: the box kept", first(segmentation={"size": [30, 40], "counts": "no run lengths"}), 4, 4),
+        ("broken mask: the box kept", first(segmentation={"counts": [1200]}), 4, 4),
+        ("keypoints that are not 2 x, y, v: the box kept", first(keypoints=[1, 2, 2]), 4, 4),
+        ("keypoints that are not 2 x, y, v: the box kept", first(keypoints="none"), 4, 4),
         ("annotation id used twice: numbered anew", first(id=2), 4, 4),
     ],
 )
@@ -165,7 +165,32 @@ def test_compressed_run_lengths_are_read(tmp_path):
     sound = first(segmentation={"size": [30, 40], "counts": whole})
     assert coco(tmp_path / "a", sound).splits["train"].report == {}
     broken = first(segmentation={"size": [30, 40], "counts": cut})
-    assert coco(tmp_path / "b", broken).splits["train"].report["broken mask: left out"]["count"] == 1
+    assert coco(tmp_path / "b", broken).splits["train"].report["broken mask: the box kept"]["count"] == 1
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_an_object_without_a_mask_or_with_a_broken_one_keeps_its_box(split, tmp_path):
+    def change(document: dict, folder: Path) -> None:
+        for annotation, mask in zip(document["annotations"], ([], None, [[1, 1, 5, 5]]), strict=False):
+            annotation["segmentation"] = mask
+
+    found = coco(tmp_path, change, split, keypoints=KEYPOINTS).splits[split]
+    assert [annotation["bbox"] for annotation in found.annotations] == [[4, 5, 20, 10]] * 4
+    assert ["segmentation" in annotation for annotation in found.annotations] == [False, False, False, True]
+    assert list(found.report) == ["broken mask: the box kept"]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_an_object_with_malformed_keypoints_keeps_its_box_and_mask_and_has_no_visible_keypoint(split, tmp_path):
+    annotation = coco(tmp_path, first(keypoints=[1, 2, 2, 3]), split, keypoints=KEYPOINTS).splits[split].annotations[0]
+    assert annotation["keypoints"] == [0] * 6 and annotation["num_keypoints"] == 0
+    assert annotation["bbox"] == [4, 5, 20, 10] and "segmentation" in annotation
+
+
+@pytest.mark.parametrize("none", [[], None])
+def test_a_category_may_say_that_it_has_no_keypoints(none, tmp_path):
+    found = coco(tmp_path, lambda document, folder: document["categories"][0].update(keypoints=none), keypoints=KEYPOINTS)
+    assert not found.notes and found.keypoints.names == ("a", "b")
 
 
 def test_a_crowd_flag_that_is_null_is_none_and_counts_for_training_as_for_the_test(tmp_path):

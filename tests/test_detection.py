@@ -117,6 +117,19 @@ def test_each_head_trains_and_is_measured(scenes, small, tmp_path, protocol, kin
 
 
 @needs_detectron2
+def test_masks_are_trained_on_the_objects_that_have_one(scenes, small, tmp_path):
+    train, seen, annotations = scenes.splits["train"], set(), []
+    for annotation in train.annotations:  # the first object of each image keeps its mask
+        kept = annotation["image_id"] not in seen
+        annotations.append({key: value for key, value in annotation.items() if kept or key != "segmentation"})
+        seen.add(annotation["image_id"])
+    mixed = replace(scenes, splits=scenes.splits | {"train": replace(train, annotations=annotations)})
+    outcome = measured(mixed, tmp_path / "run", "coco-c4-1x@1", iterations=1)
+    assert f"{len(annotations) - len(seen)} training objects have no mask: trained without them" in outcome["notes"]
+    assert "mask_AP" in outcome["metrics"] and len(annotations) > len(seen)
+
+
+@needs_detectron2
 def test_both_streams_of_cmc_go_into_a_detector(scenes, small, tmp_path):
     outcome = measured(scenes, tmp_path / "run", "coco-c4-1x@1", stem="lab", iterations=1)
     assert outcome["metrics"]["box_AP"]["n"] == 3

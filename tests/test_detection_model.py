@@ -287,6 +287,42 @@ def test_masks_and_keypoints_that_a_set_has_not_are_asked_for_in_vain(shapes):
         configuration(replace(shapes, splits=shapes.splits | {"train": split}), encoder("resnet18"), "shapes_c4")
 
 
+def changed(images, split: str, change):
+    """The set with `change` made to each annotation of a split."""
+    part = images.splits[split]
+    annotations = [change(place, dict(annotation)) for place, annotation in enumerate(part.annotations)]
+    return replace(images, splits=images.splits | {split: replace(part, annotations=annotations)})
+
+
+def without_mask(place: int, annotation: dict) -> dict:
+    return {key: value for key, value in annotation.items() if key != "segmentation" or place >= 3}
+
+
+def test_training_objects_without_a_mask_are_left_out_of_training_on_masks(shapes):
+    mixed = changed(shapes, "train", without_mask)
+    learned, lacking = data.with_masks(mixed)
+    assert lacking == 3 and learned.splits["train"].annotations == shapes.splits["train"].annotations[3:]
+    assert learned.splits["test"] is shapes.splits["test"]
+    assert configuration(mixed, encoder("resnet18")).INPUT.MASK_FORMAT == "polygon"
+    crowd = changed(mixed, "train", lambda place, annotation: annotation | {"iscrowd": int(place < 3)})
+    assert data.with_masks(crowd)[1] == 0, "nothing trains on a crowd"
+
+
+def test_test_objects_without_a_mask_are_refused_before_training_on_masks_and_welcome_to_boxes(shapes):
+    mixed = changed(shapes, "test", without_mask)
+    n = len(shapes.splits["test"].annotations)
+    with pytest.raises(UsageError, match=f"3 of {n} test annotations of image set 'shapes' have no mask .* boxes alone"):
+        configuration(mixed, encoder("resnet18"))
+    assert not configuration(mixed, encoder("resnet18"), "voc_c4_24k").MODEL.MASK_ON
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_keypoints_of_which_none_is_visible_are_asked_for_in_vain(shapes, split):
+    bare = changed(shapes, split, lambda place, annotation: annotation | {"keypoints": [0] * 15, "num_keypoints": 0})
+    with pytest.raises(UsageError, match=f"no object with a visible keypoint in {split}"):
+        configuration(bare, encoder("resnet18"), "shapes_fpn")
+
+
 def test_crowds_whose_masks_are_run_lengths_leave_training_on_polygons(shapes):
     crowd, *others = shapes.splits["train"].annotations
     lengths = {"size": [1, 1], "counts": [0, 1]}

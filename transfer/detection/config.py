@@ -9,6 +9,7 @@ from detectron2.engine import DefaultTrainer
 from imagesets.annotated import AnnotatedSet
 from imagesets.pipeline import Pipeline
 from ringbench.errors import UsageError
+from transfer.detection.predictions import passed_over
 from transfer.detection.settings import CONFIGS, Settings, detector_inputs
 
 FREEZE_AT = {"encoder": 5, "trunk": 4, "none": 0}  # stem .. res5, stem .. res4, nothing
@@ -42,8 +43,8 @@ def bound(
 ) -> CfgNode:
     """The configuration in full; `names` are the catalogue names of the splits train and test.
 
-    Raises UsageError where it asks for masks or keypoints that the image set has not, or for a pyramid on a stem that leaves
-    res2 larger than a quarter of the image.
+    Raises UsageError where it asks for masks or keypoints that a split lacks, or for a pyramid on a stem that leaves res2 larger
+    than a quarter of the image.
     """
     cfg = read(chosen.config)
     model = cfg.MODEL
@@ -98,14 +99,27 @@ def schedule(cfg: CfgNode) -> str:
 def _fit_to(cfg: CfgNode, images: AnnotatedSet) -> None:
     cfg.MODEL.ROI_HEADS.NUM_CLASSES = len(images.classes)
     if cfg.MODEL.MASK_ON:
-        annotations = [annotation for split in images.splits.values() for annotation in split.annotations]
-        if not all("segmentation" in annotation for annotation in annotations):
-            raise UsageError(f"image set '{images.spec.name}' has no masks, which this protocol trains on")
-        # Detectron2 trains on no crowd, and COCO's are its only masks that are no polygons.
-        learned = [each["segmentation"] for each in images.splits["train"].annotations if not each.get("iscrowd")]
-        cfg.INPUT.MASK_FORMAT = "polygon" if all(isinstance(mask, list) for mask in learned) else "bitmask"
+        cfg.INPUT.MASK_FORMAT = _mask_format(images)
     if cfg.MODEL.KEYPOINT_ON:
         if images.keypoints is None:
             raise UsageError(f"image set '{images.spec.name}' has no keypoints, which this protocol trains on")
+        for name, split in images.splits.items():
+            if not any(each["num_keypoints"] for each in split.annotations if not passed_over(each)):
+                raise UsageError(f"image set '{images.spec.name}' has no object with a visible keypoint in {name}")
         cfg.MODEL.ROI_KEYPOINT_HEAD.NUM_KEYPOINTS = len(images.keypoints.names)
         cfg.TEST.KEYPOINT_OKS_SIGMAS = list(images.keypoints.sigmas)
+
+
+def _mask_format(images: AnnotatedSet) -> str:
+    """Raises UsageError where there is no mask to train on, or where an object of the test split has none."""
+    train, test = (images.splits[split].annotations for split in ("train", "test"))
+    # Detectron2 trains on no crowd, and COCO's are its only masks that are no polygons.
+    learned = [each["segmentation"] for each in train if "segmentation" in each and not each["iscrowd"]]
+    if not learned:
+        raise UsageError(f"image set '{images.spec.name}' has no masks, which this protocol trains on")
+    if lacking := sum("segmentation" not in each for each in test):
+        raise UsageError(
+            f"{lacking} of {len(test)} test annotations of image set '{images.spec.name}' have no mask to compare with; a "
+            "protocol of boxes alone measures on all of them"
+        )
+    return "polygon" if all(isinstance(mask, list) for mask in learned) else "bitmask"

@@ -1,6 +1,7 @@
 """An AnnotatedSet in Detectron2's catalogues, its form of a data set."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.structures import BoxMode
@@ -29,6 +30,15 @@ def enter(name: str, records: list[dict], images: AnnotatedSet) -> None:
     metadata.set(thing_dataset_id_to_contiguous_id={key: i for i, key in enumerate(images.category_ids)})
     if images.keypoints:
         metadata.set(keypoint_names=list(images.keypoints.names), keypoint_flip_map=list(images.keypoints.flip_pairs))
+
+
+def with_masks(images: AnnotatedSet) -> tuple[AnnotatedSet, int]:
+    """The set without the training objects that have no mask, and how many these are: Detectron2 trains on masks of all objects
+    of an image or of none. It leaves crowds out itself."""
+    train = images.splits["train"]
+    learned = [each for each in train.annotations if "segmentation" in each or each["iscrowd"]]
+    fewer = replace(images, splits=images.splits | {"train": replace(train, annotations=learned)})
+    return fewer, len(train.annotations) - len(learned)
 
 
 def records(split: AnnotatedSplit, category_ids: list[int]) -> list[dict]:

@@ -66,6 +66,10 @@ def measure(
         device=device,
         dtype=dtype,
     )
+    learned = images
+    if cfg.MODEL.MASK_ON:
+        learned, lacking = data.with_masks(images)
+        notes += [f"{lacking} training objects have no mask: trained without them"] if lacking else []
     if cfg.SOLVER.IMS_PER_BATCH % nproc:
         raise UsageError(f"a batch of {cfg.SOLVER.IMS_PER_BATCH} images cannot be shared by {nproc} processes; see --batch")
     cfg.OUTPUT_DIR = str(folder)
@@ -76,7 +80,7 @@ def measure(
         _claim(folder, cfg, images, {"encoder": loaded, "processes": nproc, "dtype": str(dtype), "version": VERSION})
         if not (folder / "finished.json").exists():
             print(f"{label}: {config.schedule(cfg)}; log in {folder / 'log.txt'}", file=sys.stderr, flush=True)
-            job = Job(cfg, images, backbone, trunk, pipeline, dtype, seed, overfit_check, label)
+            job = Job(cfg, learned, backbone, trunk, pipeline, dtype, seed, overfit_check, label)
             processes.launch(work, nproc, job)
             backbone.verify()
     finished = _read(folder / "finished.json")
