@@ -20,7 +20,7 @@ from imagesets.annotated import AnnotatedSet
 from imagesets.image_set import ImageSet
 from imagesets.pipeline import Pipeline
 from ringbench.clock import Clock
-from ringbench.errors import Unavailable, UsageError
+from ringbench.errors import RingbenchError, Unavailable, UsageError
 from transfer.detection.settings import settings
 from transfer.spec import ProtocolSpec
 
@@ -39,6 +39,7 @@ def measure_group(cells: list[Cell], options: Options) -> Iterator[Cell]:
         cells = [cell for cell in cells if cell.state == "run"]
         if not cells:
             return
+        _require_whole_test(images, options)
         backbone, pipeline, notes = _prepare(cells[0], images, options, clock)
     except Unavailable as error:
         yield from (close(cell, "unavailable", str(error)) for cell in cells)
@@ -68,6 +69,7 @@ def cost(cells: list[Cell], options: Options) -> str:
     from transfer.detection import config
 
     images = annotated.load(cells[0].imageset, options.data)
+    _require_whole_test(images, options)
     n = {split: len(part.images) for split, part in images.splits.items()}
     schedules = []
     for protocol in {cell.protocol.name: cell.protocol for cell in cells}.values():
@@ -86,6 +88,17 @@ def _unmeasured(cell: Cell, images: AnnotatedSet) -> UsageError | None:
     return UsageError(
         f"task {cell.task.name} is told by {cell.metric}, which is not measured; there are {', '.join(sorted(known))}"
     )
+
+
+def _require_whole_test(images: AnnotatedSet, options: Options) -> None:
+    """Raises RingbenchError where test images cannot be used, unless that was asked for. Training does without such images."""
+    lost = images.splits["test"].lost
+    if lost and options.on_bad_image == "stop":
+        problem, file = lost[0]
+        raise RingbenchError(
+            f"{len(lost)} test images of image set '{images.spec.name}' cannot be used, such as {file} "
+            f"({problem.partition(':')[0]}); repair them, or measure without them: --on-bad-image skip"
+        )
 
 
 def _meaning(protocol: ProtocolSpec, options: Options) -> list:
@@ -135,7 +148,7 @@ def _finished(cell, outcome, images, backbone, pipeline, notes, inputs, options,
         certificate=backbone.certificate,
         images=images,
         pipeline=str(pipeline),
-        skipped={"train": 0, "test": 0},  # annotations are checked beforehand, and what was wrong is counted
+        skipped={split: len(part.lost) for split, part in images.splits.items()},
         notes=notes,
         libraries=LIBRARIES,
         device=str(resolve_device(options.device)),

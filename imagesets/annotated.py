@@ -42,6 +42,7 @@ class AnnotatedSplit:
     annotations: list[dict[str, Any]]
     categories: list[dict[str, Any]]  # id and name, in the order of the set's classes
     report: dict[str, dict[str, Any]] = field(default_factory=dict)  # {problem: {"count": n, "examples": [...]}}
+    lost: list[tuple[str, str]] = field(default_factory=list)  # (problem, file) of each image that cannot be used
 
     def coco(self) -> dict[str, Any]:
         """What pycocotools' COCO would load."""
@@ -110,11 +111,11 @@ def load(spec: ImagesetSpec, data_dir: Path) -> AnnotatedSet:
     keypoints = found.keypoints or spec.keypoints
     splits, notes = {}, []
     for name, document in found.splits.items():
-        report = Report(found.problems.get(name, []))
+        report = Report(found.lost.get(name, []))
         images, annotations = validate(
             spec.name, name, document, categories, report, n_keypoints=len(keypoints.names) if keypoints else None
         )
-        splits[name] = AnnotatedSplit(images, annotations, categories, report.as_dict())
+        splits[name] = AnnotatedSplit(images, annotations, categories, report.as_dict(), report.lost)
         notes += [f"{name}: {sentence}" for sentence in report.sentences()]
     _refuse_leak(spec, splits)
     return AnnotatedSet(

@@ -25,13 +25,21 @@ Record = dict[str, Any]
 
 
 class Report:
-    """Problems counted, with a few examples of each. A problem reads `what: what became of it`."""
+    """Problems counted, with a few examples of each. A problem reads `what: what became of it`.
 
-    def __init__(self, problems: Iterable[tuple[str, str]] = ()) -> None:
+    `lost` are the images that cannot be used, each as (problem, file).
+    """
+
+    def __init__(self, lost: Iterable[tuple[str, str]] = ()) -> None:
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
-        for problem, example in problems:
-            self.add(problem, example)
+        self.lost: list[tuple[str, str]] = []
+        for problem, file in lost:
+            self.lose(problem, file)
+
+    def lose(self, problem: str, file: str) -> None:
+        self.lost.append((problem, file))
+        self.add(problem, file)
 
     def add(self, problem: str, example: object) -> None:
         self.counts[problem] += 1
@@ -95,19 +103,20 @@ def _images(name: str, split: str, found: list[Record], report: Report) -> list[
     usable, missing = [], 0
     for image, (problem, size) in zip(unique.values(), states, strict=True):
         missing += problem == "image missing: left out"
+        if size is None:
+            report.lose(problem, image["file_name"])
+            continue
         if problem:
             report.add(problem, image["file_name"])
-        if size:
-            usable.append({**image, "width": size[0], "height": size[1]})
+        usable.append({**image, "width": size[0], "height": size[1]})
+    total = len(usable) + len(report.lost)
     if unique and missing == len(unique):
         raise Unavailable(
             f"image set '{name}': the images of {split} are not here; put them so that {found[0]['file_name']} exists"
         )
-    if 2 * len(usable) < len(unique) or not usable:
-        raise RingbenchError(
-            f"image set '{name}': only {len(usable)} of {len(unique)} images in {split} can be used: "
-            + "; ".join(report.sentences())
-        )
+    if 2 * len(usable) < total or not usable:
+        told = "; ".join(report.sentences()) or "there is none"
+        raise RingbenchError(f"image set '{name}': only {len(usable)} of {total} images in {split} can be used: {told}")
     return usable
 
 

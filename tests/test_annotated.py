@@ -140,6 +140,7 @@ def test_each_kind_of_problem_is_counted_named_and_dealt_with(problem, change, i
     (name,) = [name for name in train.report if name.startswith(problem)]
     assert train.report[name]["count"] in (1, 2) and train.report[name]["examples"]  # an id that is used twice has two owners
     assert (len(train.images), len(train.annotations)) == (images, annotations)
+    assert train.lost == [(name, str(tmp_path / "set" / "train" / "1.jpg"))] * (4 - images)
     assert found.splits["test"].report == {}
     told = " ".join(found.notes)
     assert (name in told) == (not name.startswith(("crowd", "image without annotation")))

@@ -416,6 +416,44 @@ def test_bench_run_trains_once_for_boxes_and_masks_and_writes_whole_records(few_
     assert "shapes-c4+2it@1" in board.output
 
 
+@needs_detectron2
+def test_test_images_that_cannot_be_used_stop_a_run_before_training_unless_they_are_to_be_skipped(few_scenes, small, tmp_path):
+    from imagesets.providers import shapes
+
+    shapes.write(tmp_path / "data" / "mine")
+    parts = "train: [{annotations: train.json, images: train}], test: [{annotations: test.json, images: test}]"
+    (tmp_path / "registry.yaml").write_text(
+        f"imagesets:\n  mine: {{title: Mine, provider: coco, {parts}}}\n"
+        "tasks:\n  mine_det: {imageset: mine, protocol: shapes-c4@1, metric: box_AP50}\n"
+    )
+    arguments = ("run", "--backbone", "random_resnet18", "--task", "mine_det", "--iterations", 1, "--batch", 1)
+
+    def record() -> dict:
+        (found,) = [each for each in results.read_all(tmp_path / "results") if each["status"] != "failed"]
+        return found
+
+    (tmp_path / "data/mine/train/00000.bmp").write_bytes(b"no image")
+    told = bench(*arguments)
+    assert told.exit_code == 0, told.output
+    assert record()["n_skipped"] == {"train": 1, "test": 0} and "train: 1 x image broken or truncated" in told.output
+    assert bench(*arguments).exit_code == 0, "it stands, although training did without an image"
+
+    (tmp_path / "data/mine/test/00001.bmp").unlink()
+    for options in ((), ("--dry-run",)):
+        told = bench(*arguments, "--force", *options)
+        assert "1 test images of image set 'mine' cannot be used, such as" in told.output
+        assert "test/00001.bmp (image missing)" in told.output and "--on-bad-image skip" in told.output
+        assert told.exit_code == (0 if options else 1)
+    assert record()["n_skipped"] == {"train": 1, "test": 0}, "nothing was trained"
+
+    skipping = bench(*arguments, "--force", "--on-bad-image", "skip")
+    assert skipping.exit_code == 0, skipping.output
+    assert record()["n_skipped"] == {"train": 1, "test": 1}
+    assert record()["status"] == "suspect" and "1 test images could not be read" in record()["reasons"]
+    assert "some of them skipped" in bench(*arguments).output
+    assert bench(*arguments, "--on-bad-image", "skip").exit_code == 0
+
+
 def test_without_detectron2_its_tasks_are_unavailable_and_say_what_to_run(monkeypatch, tmp_path):
     monkeypatch.setattr(setup_detection, "find_spec", lambda name: None)
     told = bench("run", "--backbone", "random_resnet18", "--task", "shapes_det")

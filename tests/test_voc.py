@@ -82,7 +82,7 @@ def annotations(root: Path, name: str) -> Path:
     ("problem", "change", "images", "boxes"),
     [
         ("image without its XML file: left out", lambda path: path.unlink(), 1, 2),
-        ("XML that cannot be read: image left out", lambda path: path.write_text("<annotation>"), 1, 2),
+        ("image whose XML file cannot be read: left out", lambda path: path.write_text("<annotation>"), 1, 2),
         ("box that is not four numbers: left out", lambda path: change_text(path, ">5<", ">five<"), 2, 2),
         ("box without area: left out", lambda path: change_text(path, ">5<", ">25<"), 2, 2),
         ("image of unstated size: taken from the file", lambda path: change_text(path, ">40<", ">0<"), 2, 3),
@@ -95,6 +95,17 @@ def test_each_kind_of_problem_is_counted_and_named(problem, change, images, boxe
     (name,) = train.report.keys() - {"image without annotation: kept"}
     assert name.startswith(problem) and train.report[name]["count"] == 1 and "000002" in str(train.report) + "image 2"
     assert (len(train.images), len(train.annotations)) == (images, boxes)
+    assert len(train.lost) == 2 - images
+
+
+@pytest.mark.parametrize("change", [lambda path: path.unlink(), lambda path: path.write_text("<annotation>")])
+def test_images_without_readable_xml_count_among_those_that_cannot_be_used(change, voc07):
+    write(voc07, "VOC2007", {"trainval": "000001\n000002\n000005\n"}, {"000005": thing()})
+    change(annotations(voc07, "000002"))
+    assert len(load(voc07).splits["train"].images) == 2
+    change(annotations(voc07, "000005"))
+    with pytest.raises(RingbenchError, match="only 1 of 3 images in train can be used: 2 x image w"):
+        load(voc07)
 
 
 def change_text(path: Path, old: str, new: str) -> None:

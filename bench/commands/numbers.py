@@ -23,7 +23,9 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     as_json: AsJson = False,
     force: Annotated[bool, typer.Option("--force", help="Measure again what is already there, from the images on.")] = False,
-    on_bad_image: Annotated[Literal["stop", "skip"], typer.Option(help="What an unreadable image does.")] = "stop",
+    on_bad_image: Annotated[
+        Literal["stop", "skip"], typer.Option(help="What an unreadable image does. Detectors ask of test images alone.")
+    ] = "stop",
     download: Annotated[bool, typer.Option("--download", help="Fetch what is missing and can be fetched.")] = False,
     batch: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Detectors: images of an iteration; the schedule follows.")

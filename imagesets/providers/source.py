@@ -35,7 +35,7 @@ class Boxes:
     root: Path
     style: Literal["coco", "voc"] = "coco"  # whose evaluation goes with them
     keypoints: KeypointSpec | None = None  # of a set that knows its own
-    problems: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # split: (problem, example)
+    lost: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # split: (problem, file) of images not in its document
 
 
 def absent(spec: ImagesetSpec, path: Path) -> str:

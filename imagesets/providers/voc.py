@@ -12,7 +12,7 @@ from ringbench.errors import UsageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".JPG")
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
-Problems = list[tuple[str, str]]
+Lost = list[tuple[str, str]]
 
 
 def missing(spec: ImagesetSpec, root: Path) -> str | None:
@@ -30,18 +30,18 @@ def missing(spec: ImagesetSpec, root: Path) -> str | None:
 
 def boxes(spec: ImagesetSpec, root: Path) -> Boxes:
     """The classes are the entry's `class_names`, or all that the training annotations name, in alphabetical order."""
-    problems: dict[str, Problems] = {"train": [], "test": []}
-    splits = {split: _document(root, getattr(spec, split), told) for split, told in problems.items()}
+    lost: dict[str, Lost] = {"train": [], "test": []}
+    splits = {split: _document(root, getattr(spec, split), images) for split, images in lost.items()}
     names = spec.class_names or sorted({annotation["category_id"] for annotation in splits["train"]["annotations"]})
     ids = {name: number for number, name in enumerate(names, 1)}
     for document in splits.values():
         document["categories"] = [{"id": number, "name": name} for name, number in ids.items()]
         for annotation in document["annotations"]:  # an unknown name stays, and is found to be no category
             annotation["category_id"] = ids.get(annotation["category_id"], annotation["category_id"])
-    return Boxes(splits, root, "voc", problems=problems)
+    return Boxes(splits, root, "voc", lost=lost)
 
 
-def _document(root: Path, parts: list[Part], problems: Problems) -> dict[str, list[dict[str, Any]]]:
+def _document(root: Path, parts: list[Part], lost: Lost) -> dict[str, list[dict[str, Any]]]:
     """A COCO document whose category ids are still names."""
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
@@ -51,10 +51,10 @@ def _document(root: Path, parts: list[Part], problems: Problems) -> dict[str, li
         try:
             tree = ElementTree.parse(path).getroot()
         except FileNotFoundError:
-            problems.append(("image without its XML file: left out", str(path)))
+            lost.append(("image without its XML file: left out", str(path)))
             continue
         except ElementTree.ParseError as error:
-            problems.append(("XML that cannot be read: image left out", f"{path}, {error}"))
+            lost.append(("image whose XML file cannot be read: left out", f"{path}, {error}"))
             continue
         size = {key: _whole(tree.findtext(f"size/{key}")) for key in ("width", "height")}
         images.append({"id": len(images) + 1, "file_name": str(_image(base, name)), **size})
