@@ -21,6 +21,7 @@ ROUNDING = 1.0  # pixels by which a box may pass the edge of its image unreporte
 CROWD, EMPTY = "crowd: kept, to be ignored", "image without annotation: kept"
 ORDINARY = {CROWD, EMPTY}  # counted, but nothing to tell a person about
 SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
+NUMBERS = (int, float)  # JSON's true is none, though Python takes it for 1
 Record = dict[str, Any]
 
 
@@ -75,9 +76,11 @@ def validate(
         if (image := by_id.get(annotation.get("image_id"))) is None:
             if annotation.get("image_id") not in elsewhere:
                 report.add("annotation of an unknown image: left out", _label(annotation))
+        elif annotation.get("category_id") is None:
+            report.add("annotation without a category: left out", _label(annotation, image))
         elif annotation.get("category_id") not in counted:
             if annotation.get("category_id") not in known:
-                report.add("annotation of an unknown category: left out", _label(annotation))
+                report.add("annotation of an unknown category: left out", _label(annotation, image))
         elif _usable(annotation, image, report, training=split == "train", n_keypoints=n_keypoints):
             kept.append(annotation)
     if not kept:
@@ -135,7 +138,7 @@ def _inspect(image: Record) -> tuple[str | None, tuple[int, int] | None]:
     except (BadImage, OSError, SyntaxError, ValueError):  # what PIL raises on a broken head
         return "image broken or truncated: left out", None
     stated = image.get("width"), image.get("height")
-    if not all(stated):
+    if not all(type(edge) in NUMBERS and edge > 0 for edge in stated):
         return "image of unstated size: taken from the file", size
     if stated != size:
         return "image of another size than stated: left out", None
@@ -154,16 +157,18 @@ def _ends(path: str) -> bool:
 
 def _usable(annotation: Record, image: Record, report: Report, *, training: bool, n_keypoints: int | None) -> bool:
     """Complete the annotation, report what is wrong with it, and say whether to keep it."""
-    label = _label(annotation)
+    label = _label(annotation, image)
     if (box := _finite(annotation.get("bbox"), 4)) is None:
         report.add("box that is not four numbers: left out", label)
         return False
-    if annotation.get("iscrowd") not in (None, 0, 1):
-        report.add("iscrowd that is neither 0 nor 1: taken as 0", label)
-    annotation["iscrowd"] = int(annotation.get("iscrowd") == 1)  # some write null
+    for flag in ("iscrowd", "difficult") if "difficult" in annotation else ("iscrowd",):
+        if annotation.get(flag) not in (None, 0, 1):
+            report.add(f"{flag} that is neither 0 nor 1: taken as 0", label)
+        annotation[flag] = int(annotation.get(flag) == 1)  # some write null
     if annotation["iscrowd"]:
         report.add(CROWD, label)
-    _complete_keypoints(annotation, n_keypoints, report)
+    if not _complete_keypoints(annotation, n_keypoints):
+        report.add(f"keypoints that are not {n_keypoints} x, y, v: the box kept", label)
     mask = annotation.pop("segmentation", None) or None  # some write an empty list where they have no mask
     if mask is not None and is_broken(mask, image["height"], image["width"]):
         report.add("broken mask: the box kept", label)
@@ -188,16 +193,17 @@ def _usable(annotation: Record, image: Record, report: Report, *, training: bool
     return True
 
 
-def _complete_keypoints(annotation: Record, n_keypoints: int | None, report: Report) -> None:
-    """Fill in what is missing; keypoints nobody asked for are dropped. An object without one is left to boxes and masks."""
+def _complete_keypoints(annotation: Record, n_keypoints: int | None) -> bool:
+    """Fill in what is missing, drop keypoints that nobody asked for, and say whether they fit; those that do not become zeros,
+    which leaves the object to boxes and masks."""
     found, none = annotation.pop("keypoints", None), [0] * 3 * (n_keypoints or 0)
     annotation.pop("num_keypoints", None)
     if n_keypoints is None:
-        return
-    if (points := _finite(found or none, len(none))) is None:
-        report.add(f"keypoints that are not {n_keypoints} x, y, v: the box kept", _label(annotation))
-        points = none
-    annotation["keypoints"], annotation["num_keypoints"] = points, sum(v > 0 for v in points[2::3])
+        return True
+    points = _finite(found or none, len(none))
+    annotation["keypoints"] = points or none
+    annotation["num_keypoints"] = sum(v > 0 for v in annotation["keypoints"][2::3])
+    return points is not None
 
 
 def _number(annotations: list[Record], report: Report) -> None:
@@ -218,5 +224,6 @@ def _finite(values: Any, length: int) -> list[float] | None:
         return None
 
 
-def _label(annotation: Record) -> str:
-    return f"annotation {annotation.get('id')} of image {annotation.get('image_id')}"
+def _label(annotation: Record, image: Record | None = None) -> str:
+    where = os.path.basename(image["file_name"]) if image else f"image {annotation.get('image_id')}"  # noqa: PTH119
+    return f"annotation {annotation.get('id')} of {where}"

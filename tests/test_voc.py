@@ -31,7 +31,7 @@ def write(root: Path, year: str, lists: dict[str, str], objects: dict[str, str])
     for name, inside in objects.items():
         Image.new("RGB", (40, 30), "gray").save(base / "JPEGImages" / f"{name}.jpg")
         size = "<size><width>40</width><height>30</height><depth>3</depth></size>"
-        (base / "Annotations" / f"{name}.xml").write_text(f"<annotation>{size}{inside}</annotation>")
+        (base / "Annotations" / f"{name}.xml").write_text(f"<annotation>{size}{inside}</annotation>", "utf-8")
 
 
 def load(root: Path, train: tuple[str, ...] = ("VOC2007/ImageSets/Main/trainval.txt",), **fields) -> AnnotatedSet:
@@ -86,6 +86,15 @@ def annotations(root: Path, name: str) -> Path:
         ("box that is not four numbers: left out", lambda path: change_text(path, ">5<", ">five<"), 2, 2),
         ("box without area: left out", lambda path: change_text(path, ">5<", ">25<"), 2, 2),
         ("image of unstated size: taken from the file", lambda path: change_text(path, ">40<", ">0<"), 2, 3),
+        ("image of unstated size: taken from the file", lambda path: change_text(path, ">40<", "><"), 2, 3),
+        ("image of unstated size: taken from the file", lambda path: change_text(path, ">40<", ">wide<"), 2, 3),
+        ("image of unstated size: taken from the file", lambda path: change_text(path, ">40<", ">-40<"), 2, 3),
+        ("image whose XML file cannot be read: left out", lambda path: path.write_bytes(encoded("rot13", "ascii")), 1, 2),
+        ("image whose XML file cannot be read: left out", lambda path: path.write_bytes(encoded("no-such", "ascii")), 1, 2),
+        ("image whose XML file cannot be read: left out", lambda path: path.write_bytes(encoded("utf-8", "gbk", "狗")), 1, 2),
+        ("image whose XML file cannot be read: left out", lambda path: (path.unlink(), path.mkdir()), 1, 2),
+        ("annotation without a category: left out", lambda path: change_text(path, ">cow<", "> <"), 2, 2),
+        ("difficult that is neither 0 nor 1: taken as 0", lambda path: change_text(path, ">0<", ">maybe<"), 2, 3),
         ("image of another size than stated: left out", lambda path: change_text(path, ">40<", ">30<"), 1, 2),
     ],
 )
@@ -93,7 +102,7 @@ def test_each_kind_of_problem_is_counted_and_named(problem, change, images, boxe
     change(annotations(voc07, "000002"))
     train = load(voc07, class_names=["cat", "cow", "dog"]).splits["train"]
     (name,) = train.report.keys() - {"image without annotation: kept"}
-    assert name.startswith(problem) and train.report[name]["count"] == 1 and "000002" in str(train.report) + "image 2"
+    assert name.startswith(problem) and train.report[name]["count"] == 1 and "000002" in train.report[name]["examples"][0]
     assert (len(train.images), len(train.annotations)) == (images, boxes)
     assert len(train.lost) == 2 - images
 
@@ -108,10 +117,86 @@ def test_images_without_readable_xml_count_among_those_that_cannot_be_used(chang
         load(voc07)
 
 
+def encoded(declared: str, encoding: str, name: str = "cow") -> bytes:
+    """The XML of an image 40 x 30 with one object."""
+    size = "<size><width>40</width><height>30</height></size>"
+    text = f"<?xml version='1.0' encoding='{declared}'?><annotation>{size}{thing(name)}</annotation>"
+    return text.encode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name"),
+    [
+        ("gb2312", "猫"),
+        ("gbk", "貓"),
+        ("shift_jis", "ねこ"),
+        ("euc-kr", "고양이"),
+        ("windows-1251", "кот"),
+        ("iso-8859-1", "bête"),
+        ("utf-8", "кот"),
+        ("utf-8-sig", "кот"),
+        ("utf-16", "кот"),
+    ],
+)
+def test_xml_is_read_in_the_encoding_that_it_declares(encoding, name, voc07):
+    annotations(voc07, "000002").write_bytes(encoded(encoding.removesuffix("-sig"), encoding, name))
+    images = load(voc07)
+    assert name in images.classes and not images.splits["train"].report
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("1", 1), ("1.0", 1), ("true", 1), ("TRUE", 1), (" 1 ", 1), ("", 0), ("0.0", 0), ("False", 0)]
+)
+def test_a_difficult_object_is_one_however_it_is_written(written, meant, voc07):
+    write(voc07, "VOC2007", {}, {"000002": thing("cow", written)})
+    train = load(voc07).splits["train"]
+    assert train.annotations[-1]["difficult"] == meant and type(train.annotations[-1]["difficult"]) is int and not train.report
+
+
+def test_objects_without_a_name_are_no_class(voc07):
+    write(voc07, "VOC2007", {}, {"000002": thing("") + thing("cow").replace("<name>cow</name>", "") + thing("cow")})
+    images = load(voc07)
+    assert images.classes == ["cat", "cow", "dog"]
+    assert images.splits["train"].report["annotation without a category: left out"]["count"] == 2
+
+
+def test_a_size_may_have_a_decimal_point(voc07):
+    change_text(annotations(voc07, "000002"), ">40<", ">40.0<")
+    train = load(voc07).splits["train"]
+    assert not train.report and [image["width"] for image in train.images] == [40, 40]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "ascii"])
+def test_lists_are_read_in_the_encodings_that_editors_write(encoding, voc07):
+    image_list(voc07).write_bytes("000001\r\n../Annotations/000002\r\n".encode(encoding))
+    base = voc07 / "VOCdevkit/VOC2007"
+    (base / "JPEGImages/000002.jpg").rename(base / "Annotations/000002.jpg")
+    assert len(load(voc07).splits["train"].images) == 2
+
+
+def test_a_list_in_another_encoding_is_refused_in_a_sentence(voc07):
+    image_list(voc07).write_bytes("bête\n".encode("latin-1"))
+    with pytest.raises(RingbenchError, match=r"trainval\.txt is no text in UTF-8 \(.* at byte 1\); save it as UTF-8"):
+        load(voc07)
+
+
+def image_list(root: Path) -> Path:
+    return root / "VOCdevkit/VOC2007/ImageSets/Main/trainval.txt"
+
+
 def change_text(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
+
+
+def test_a_list_that_is_not_below_imagesets_is_told_like_any_that_is_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("list.txt").write_text("1\n")
+    parts = [Part(annotations="list.txt")]
+    spec = ImagesetSpec(name="voc", title="", provider="voc", root=".", train=parts, test=parts)
+    with pytest.raises(Unavailable, match="so that Annotations exists"):
+        annotated.load(spec, Path())
 
 
 def test_what_is_missing_is_unavailable_with_its_place(voc07):

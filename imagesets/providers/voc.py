@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from imagesets.providers.source import Boxes, absent
 from imagesets.spec import ImagesetSpec, Part
-from ringbench.errors import UsageError
+from ringbench.errors import RingbenchError, UsageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".JPG")
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
+ENCODING = re.compile(rb"""<\?xml[^>]*\sencoding\s*=\s*["']([\w.-]+)""")
+FLAGS = {"": 0, "false": 0, "true": 1}
 Lost = list[tuple[str, str]]
 
 
@@ -32,7 +35,7 @@ def boxes(spec: ImagesetSpec, root: Path) -> Boxes:
     """The classes are the entry's `class_names`, or all that the training annotations name, in alphabetical order."""
     lost: dict[str, Lost] = {"train": [], "test": []}
     splits = {split: _document(root, getattr(spec, split), images) for split, images in lost.items()}
-    names = spec.class_names or sorted({annotation["category_id"] for annotation in splits["train"]["annotations"]})
+    names = spec.class_names or sorted({annotation["category_id"] for annotation in splits["train"]["annotations"]} - {None})
     ids = {name: number for number, name in enumerate(names, 1)}
     for document in splits.values():
         document["categories"] = [{"id": number, "name": name} for name, number in ids.items()]
@@ -49,25 +52,32 @@ def _document(root: Path, parts: list[Part], lost: Lost) -> dict[str, list[dict[
     for base, name in dict.fromkeys(listed):
         path = base / "Annotations" / f"{name}.xml"
         try:
-            tree = ElementTree.parse(path).getroot()
+            tree = _tree(path)
         except FileNotFoundError:
             lost.append(("image without its XML file: left out", str(path)))
             continue
-        except ElementTree.ParseError as error:
+        except (OSError, LookupError, ValueError, ElementTree.ParseError) as error:  # of encodings: the middle two
             lost.append(("image whose XML file cannot be read: left out", f"{path}, {error}"))
             continue
-        size = {key: _whole(tree.findtext(f"size/{key}")) for key in ("width", "height")}
+        size = {key: _number(tree.findtext(f"size/{key}")) for key in ("width", "height")}
         images.append({"id": len(images) + 1, "file_name": str(_image(base, name)), **size})
         for thing in tree.iter("object"):
             annotations.append({"id": len(annotations) + 1, "image_id": len(images), **_annotation(thing)})
     return {"images": images, "annotations": annotations}
 
 
+def _tree(path: Path) -> ElementTree.Element:
+    """Decoded as the file declares, since Python knows more encodings than its XML parser."""
+    data = path.read_bytes()
+    declared = ENCODING.match(data)
+    return ElementTree.fromstring(data.decode(declared[1].decode()) if declared else data)
+
+
 def _annotation(thing: ElementTree.Element) -> dict[str, Any]:
     annotation = {
-        "category_id": (thing.findtext("name") or "").strip(),
+        "category_id": (thing.findtext("name") or "").strip() or None,
         "iscrowd": 0,
-        "difficult": _whole(thing.findtext("difficult")),
+        "difficult": _flag(thing.findtext("difficult")),
     }
     try:
         left, top, right, bottom = (float(thing.findtext(f"bndbox/{corner}")) for corner in CORNERS)
@@ -78,12 +88,17 @@ def _annotation(thing: ElementTree.Element) -> dict[str, Any]:
 
 
 def _base(root: Path, part: Part) -> Path:
-    return (root / part.annotations).parents[2]
+    return (root / part.annotations).parent.parent.parent
 
 
 def _names(path: Path) -> list[str]:
     """The first word of each line: lists of one class add whether it is there."""
-    return [line.split()[0] for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RingbenchError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
+    return [line.split()[0] for line in text.splitlines() if line.strip()]
 
 
 def _image(base: Path, name: str) -> Path:
@@ -91,5 +106,14 @@ def _image(base: Path, name: str) -> Path:
     return next((path for path in paths if path.is_file()), paths[0])
 
 
-def _whole(text: str | None) -> int:
-    return int(text) if text and text.strip().isdecimal() else 0
+def _flag(text: str | None) -> float | str | None:
+    word = (text or "").strip().lower()
+    return FLAGS.get(word, _number(word))
+
+
+def _number(text: str | None) -> float | str | None:
+    """What is no number stays, for the validation of all sets to find."""
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return text
