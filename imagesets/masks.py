@@ -8,16 +8,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
+# Longer edges of the image that a corner may be away: further than any object reaches, and near enough for pycocotools, which
+# takes memory for every fifth of a pixel along a polygon's edge and counts them in 32 bits.
+REACH = 10
+
 
 def is_broken(segmentation: Any, height: int, width: int) -> bool:
-    """Whether it is neither polygons of at least three corners nor run lengths that fill height x width."""
+    """Whether it is neither polygons of at least three corners in reach of the image nor run lengths that fill height x width."""
     try:
         if isinstance(segmentation, dict):
-            runs = _runs(segmentation["counts"])
-            return list(segmentation["size"]) != [height, width] or min(runs) < 0 or sum(runs) != height * width
-        return not all(len(polygon) >= 6 and len(polygon) % 2 == 0 and math.isfinite(sum(polygon)) for polygon in segmentation)
+            size, runs = segmentation["size"], _runs(segmentation["counts"])
+            whole = set(map(type, [*size, *runs])) == {int}
+            return not whole or list(size) != [height, width] or min(runs) < 0 or sum(runs) != height * width
+        return not all(_is_polygon(polygon, REACH * max(height, width)) for polygon in segmentation)
     except (KeyError, TypeError, ValueError, IndexError):
         return True
+
+
+def _is_polygon(polygon: list[float], reach: float) -> bool:
+    numbers = len(polygon) >= 6 and len(polygon) % 2 == 0 and set(map(type, polygon)) <= {int, float}
+    return numbers and -reach <= min(polygon) and max(polygon) <= reach and not math.isnan(sum(polygon))
 
 
 def pixels(segmentation: Any, height: int, width: int) -> np.ndarray:
@@ -46,8 +56,8 @@ def _runs(counts: list[int] | str | bytes) -> list[int]:
     value = shift = 0
     for code in counts.encode("ascii") if isinstance(counts, str) else counts:
         group = code - 48
-        if not 0 <= group < 64:
-            raise ValueError("not a character of compressed run lengths")
+        if not 0 <= group < 64 or shift > 30:
+            raise ValueError("not a character of compressed run lengths of 32 bits")
         value |= (group & 31) << shift
         shift += 5
         if not group & 32:

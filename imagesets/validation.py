@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from imagesets.decode import BadImage, decode
+from imagesets.decode import decode
 from imagesets.masks import is_broken
 from ringbench.errors import RingbenchError, Unavailable
 
@@ -63,7 +62,8 @@ def validate(
 
     `categories` are those that count: annotations of the document's others are left out without a word.
 
-    Raises Unavailable where every image is missing, RingbenchError where more than half is unusable or nothing is left.
+    Raises Unavailable where every image is missing, RingbenchError where more than half is unusable or no object is left to learn
+    from or to be found.
     """
     images = _images(name, split, document["images"], report)
     by_id = {image["id"]: image for image in images}
@@ -72,23 +72,37 @@ def validate(
     known = counted | {category["id"] for category in document["categories"]}
     kept = []
     for found in document["annotations"]:
+        if not isinstance(found, dict):
+            report.add("annotation without keys and values: left out", f"{found!s:.40}")
+            continue
         annotation = dict(found)
-        if (image := by_id.get(annotation.get("image_id"))) is None:
-            if annotation.get("image_id") not in elsewhere:
+        image_id, category_id = _id(annotation, "image_id"), _id(annotation, "category_id")
+        if (image := by_id.get(image_id)) is None:
+            if image_id not in elsewhere:
                 report.add("annotation of an unknown image: left out", _label(annotation))
         elif annotation.get("category_id") is None:
             report.add("annotation without a category: left out", _label(annotation, image))
-        elif annotation.get("category_id") not in counted:
-            if annotation.get("category_id") not in known:
+        elif category_id not in counted:
+            if category_id not in known:
                 report.add("annotation of an unknown category: left out", _label(annotation, image))
         elif _usable(annotation, image, report, training=split == "train", n_keypoints=n_keypoints):
             kept.append(annotation)
     if not kept:
         raise RingbenchError(f"image set '{name}' has no annotation in {split} that can be used: {'; '.join(report.sentences())}")
+    if all(map(passed_over, kept)):
+        raise RingbenchError(
+            f"image set '{name}' has no object in {split} that a detector could learn or be asked to find: all {len(kept)} are "
+            "crowd or difficult"
+        )
     for image_id in by_id.keys() - {annotation["image_id"] for annotation in kept}:
         report.add(EMPTY, by_id[image_id]["file_name"])
     _number(kept, report)
     return images, kept
+
+
+def passed_over(annotation: Record) -> bool:
+    """Whether no detector is asked to find it: COCO's crowd, VOC's difficult objects."""
+    return bool(annotation.get("iscrowd") or annotation.get("difficult"))
 
 
 def _images(name: str, split: str, found: list[Record], report: Report) -> list[Record]:
@@ -135,7 +149,9 @@ def _inspect(image: Record) -> tuple[str | None, tuple[int, int] | None]:
                 size = size[::-1]
         if not _ends(path):
             decode(path)  # something may follow the end of a whole image
-    except (BadImage, OSError, SyntaxError, ValueError):  # what PIL raises on a broken head
+    except Image.DecompressionBombError:
+        return "image of more pixels than are safe to decode: left out", None
+    except Exception:  # on arbitrary bytes the decoders raise almost anything
         return "image broken or truncated: left out", None
     stated = image.get("width"), image.get("height")
     if not all(type(edge) in NUMBERS and edge > 0 for edge in stated):
@@ -158,7 +174,7 @@ def _ends(path: str) -> bool:
 def _usable(annotation: Record, image: Record, report: Report, *, training: bool, n_keypoints: int | None) -> bool:
     """Complete the annotation, report what is wrong with it, and say whether to keep it."""
     label = _label(annotation, image)
-    if (box := _finite(annotation.get("bbox"), 4)) is None:
+    if (box := _numbers(annotation.get("bbox"), 4)) is None:
         report.add("box that is not four numbers: left out", label)
         return False
     for flag in ("iscrowd", "difficult") if "difficult" in annotation else ("iscrowd",):
@@ -176,7 +192,7 @@ def _usable(annotation: Record, image: Record, report: Report, *, training: bool
         annotation["segmentation"] = mask
     x, y, width, height = box
     area = annotation.get("area")
-    if area is None or _finite([area], 1) is None or area < 0:
+    if _numbers([area], 1) is None or area < 0:
         annotation["area"] = width * height
         if area is not None:
             report.add("area that is no number from 0 up: that of the box taken", label)
@@ -200,7 +216,7 @@ def _complete_keypoints(annotation: Record, n_keypoints: int | None) -> bool:
     annotation.pop("num_keypoints", None)
     if n_keypoints is None:
         return True
-    points = _finite(found or none, len(none))
+    points = _numbers(found or none, len(none))
     annotation["keypoints"] = points or none
     annotation["num_keypoints"] = sum(v > 0 for v in annotation["keypoints"][2::3])
     return points is not None
@@ -208,22 +224,28 @@ def _complete_keypoints(annotation: Record, n_keypoints: int | None) -> bool:
 
 def _number(annotations: list[Record], report: Report) -> None:
     """Ids are handles: different, and above 0, which pycocotools takes for "no match"."""
-    ids = Counter(annotation.get("id") for annotation in annotations)
-    if all(isinstance(key, int) and key > 0 and n == 1 for key, n in ids.items()):
+    ids = Counter(_id(annotation, "id") for annotation in annotations)
+    if all(key is not None and key > 0 and n == 1 for key, n in ids.items()):
         return
     for number, annotation in enumerate(annotations, 1):
-        if ids[annotation.get("id")] > 1 and annotation.get("id") is not None:
-            report.add("annotation id used twice: numbered anew", annotation["id"])
+        key = _id(annotation, "id")
+        if key is not None and ids[key] > 1:
+            report.add("annotation id used twice: numbered anew", key)
         annotation["id"] = number
 
 
-def _finite(values: Any, length: int) -> list[float] | None:
-    try:
-        return list(values) if len(values) == length and math.isfinite(sum(values)) else None
-    except TypeError:
-        return None
+def _id(annotation: Record, key: str) -> int | None:
+    """None where it is no whole number of 64 bits, whatever Python takes for equal to one."""
+    value = annotation.get(key)
+    return value if type(value) is int and abs(value) < 2**63 else None
+
+
+def _numbers(values: Any, length: int) -> list[float] | None:
+    """None where it is no list of so many numbers of 32 bits: no place in an image has larger ones."""
+    fit = isinstance(values, list) and len(values) == length
+    return values if fit and all(type(value) in NUMBERS and abs(value) < 2**31 for value in values) else None
 
 
 def _label(annotation: Record, image: Record | None = None) -> str:
-    where = os.path.basename(image["file_name"]) if image else f"image {annotation.get('image_id')}"  # noqa: PTH119
-    return f"annotation {annotation.get('id')} of {where}"
+    where = os.path.basename(image["file_name"]) if image else f"image {annotation.get('image_id')!s:.40}"  # noqa: PTH119
+    return f"annotation {annotation.get('id')!s:.40} of {where}"

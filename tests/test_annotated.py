@@ -1,15 +1,20 @@
 """Images with boxes: what COCO and VOC layouts hold is read as meant, and whatever is wrong is counted, named or refused."""
 
+import copy
 import json
+import math
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from bench import registry
-from imagesets import annotated, image_set
+from imagesets import annotated, image_set, masks
 from imagesets.annotated import AnnotatedSet
 from imagesets.spec import ImagesetSpec, KeypointSpec, Part
 from ringbench.errors import RingbenchError, Unavailable, UsageError
@@ -96,6 +101,20 @@ def twice(document: dict, folder: Path) -> None:
     document["images"].append(dict(document["images"][0]))
 
 
+def bomb(document: dict, folder: Path) -> None:
+    """A PNG that says it has more pixels than PIL decodes."""
+    photo(folder / "1.png")
+    data = bytearray((folder / "1.png").read_bytes())
+    data[16:24] = (30_000).to_bytes(4, "big") * 2
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    (folder / "1.jpg").write_bytes(data)
+    document["images"][0].update(width=30_000, height=30_000)
+
+
+def put(annotation: object) -> Change:
+    return lambda document, folder: document["annotations"].__setitem__(0, annotation)
+
+
 @pytest.mark.parametrize(
     ("problem", "change", "images", "annotations"),
     [
@@ -104,14 +123,31 @@ def twice(document: dict, folder: Path) -> None:
         ("image broken or truncated: left out", lambda document, folder: (folder / "1.jpg").write_bytes(b""), 3, 3),
         ("image of another size than stated: left out", lambda document, folder: photo(folder / "1.jpg", (30, 40)), 3, 3),
         ("image of unstated size: taken from the file", lambda document, folder: document["images"][0].pop("width"), 4, 4),
+        ("image of unstated size: taken from the file", lambda document, folder: document["images"][0].update(width="40"), 4, 4),
+        ("image of unstated size: taken from the file", lambda document, folder: document["images"][0].update(width=None), 4, 4),
+        ("image of unstated size: taken from the file", lambda document, folder: document["images"][0].update(width=-40), 4, 4),
+        ("image of unstated size: taken from the file", lambda document, folder: document["images"][0].update(width=[40]), 4, 4),
+        ("image of more pixels than are safe to decode: left out", bomb, 3, 3),
+        ("annotation without keys and values: left out", put(None), 4, 3),
+        ("annotation without keys and values: left out", put([1, 2]), 4, 3),
         ("image listed twice: counted once", twice, 4, 4),
         ("image without annotation: kept", lambda document, folder: document["annotations"].pop(), 4, 3),
         ("annotation of an unknown image: left out", first(image_id=77), 4, 3),
+        ("annotation of an unknown image: left out", first(image_id=[1]), 4, 3),
+        ("annotation of an unknown image: left out", first(image_id="1"), 4, 3),
+        ("annotation of an unknown image: left out", first(image_id=1.0), 4, 3),
+        ("annotation of an unknown image: left out", first(image_id=True), 4, 3),
         ("annotation of an unknown category: left out", first(category_id=77), 4, 3),
+        ("annotation of an unknown category: left out", first(category_id={}), 4, 3),
+        ("annotation of an unknown category: left out", first(category_id=2.0), 4, 3),
+        ("annotation without a category: left out", first(category_id=None), 4, 3),
         ("box that is not four numbers: left out", first(bbox=[1, 2, 3]), 4, 3),
         ("box that is not four numbers: left out", first(bbox=[1, 2, float("nan"), 3]), 4, 3),
         ("box that is not four numbers: left out", first(bbox=[1, 2, "3", 4]), 4, 3),
         ("box that is not four numbers: left out", first(bbox=None), 4, 3),
+        ("box that is not four numbers: left out", first(bbox=[1, 2, 3, True]), 4, 3),
+        ("box that is not four numbers: left out", first(bbox=[1, 2, 3, 1e300]), 4, 3),
+        ("box that is not four numbers: left out", first(bbox=[1, 2, 3, 10**400]), 4, 3),
         ("box without area: left out", first(bbox=[4, 5, 0, 10]), 4, 3),
         ("box without area: left out", first(bbox=[4, 5, 20, -1]), 4, 3),
         ("box outside its image: left out", first(bbox=[40, 5, 20, 10]), 4, 3),
@@ -121,7 +157,9 @@ def twice(document: dict, folder: Path) -> None:
         ("iscrowd that is neither 0 nor 1: taken as 0", first(iscrowd="0"), 4, 4),
         ("area that is no number from 0 up: that of the box taken", first(area=-1), 4, 4),
         ("area that is no number from 0 up: that of the box taken", first(area=float("nan")), 4, 4),
+        ("difficult that is neither 0 nor 1: taken as 0", first(difficult="false"), 4, 4),
         ("area that is no number from 0 up: that of the box taken", first(area="large"), 4, 4),
+        ("area that is no number from 0 up: that of the box taken", first(area=10**400), 4, 4),
         ("broken mask: the box kept", first(segmentation=[[1, 1, 5, 5]]), 4, 4),
         ("broken mask: the box kept", first(segmentation=[[1, 1, 5, 5, 9, 9, 3]]), 4, 4),
         ("broken mask: the box kept", first(segmentation=[[1, 1, 5, 5, float("inf"), 9]]), 4, 4),
@@ -131,6 +169,7 @@ def twice(document: dict, folder: Path) -> None:
         ("broken mask: the box kept", first(segmentation={"counts": [1200]}), 4, 4),
         ("keypoints that are not 2 x, y, v: the box kept", first(keypoints=[1, 2, 2]), 4, 4),
         ("keypoints that are not 2 x, y, v: the box kept", first(keypoints="none"), 4, 4),
+        ("keypoints that are not 2 x, y, v: the box kept", first(keypoints=[1, 2, 2, 1, 2, 1e300]), 4, 4),
         ("annotation id used twice: numbered anew", first(id=2), 4, 4),
     ],
 )
@@ -152,6 +191,12 @@ def test_each_kind_of_problem_is_counted_named_and_dealt_with(problem, change, i
 def test_the_test_split_keeps_every_box_that_the_official_evaluation_counts(box, tmp_path):
     split = coco(tmp_path, first(bbox=box), "test").splits["test"]
     assert len(split.annotations) == 4 and any("kept, as the official evaluation does" in problem for problem in split.report)
+
+
+@pytest.mark.parametrize("id", [0, -1, None, "a", True, 1.0, [1], {}, 2**70])
+def test_annotations_are_numbered_where_their_ids_are_no_handles(id, tmp_path):
+    train = coco(tmp_path, first(id=id)).splits["train"]
+    assert train.report == {} and [annotation["id"] for annotation in train.annotations] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("change", [padded, sideways, first(id=0), first(segmentation={"size": [30, 40], "counts": [600, 600]})])
@@ -199,10 +244,11 @@ def test_a_crowd_flag_that_is_null_is_none_and_counts_for_training_as_for_the_te
     assert found.annotations[0]["iscrowd"] == 0 and not found.report
 
 
-@pytest.mark.parametrize("id", ["img1", 1.0, None, True, 2**70])
-def test_an_id_that_is_no_whole_number_stops_before_anything_is_trained(tmp_path, id):
-    with pytest.raises(RingbenchError, match=r"the id .* of an image is no whole number"):
-        coco(tmp_path, lambda document, folder: document["images"][0].update(id=id), keypoints=KEYPOINTS)
+@pytest.mark.parametrize("records", ["images", "categories"])
+@pytest.mark.parametrize("id", ["img1", 1.0, None, True, 2**70, [1], {}])
+def test_an_id_that_is_no_whole_number_stops_before_anything_is_trained(tmp_path, id, records):
+    with pytest.raises(RingbenchError, match=r"train\.json: the id of an? \w+ is .*; expected a whole number of 64 bits"):
+        coco(tmp_path, lambda document, folder: document[records][0].update(id=id), keypoints=KEYPOINTS)
 
 
 def test_renumbered_images_are_another_set_since_predictions_name_their_numbers(tmp_path):
@@ -243,9 +289,33 @@ def other_file(document: dict, folder: Path) -> None:
     [
         (other_file, "two images of train have the id 1: .*1.jpg, .*2.jpg"),
         (lambda document, folder: document.pop("categories"), "is no COCO document: expected the lists images, annotations, cat"),
+        (lambda document, folder: document["images"][0].pop("id"), "the id of an image is empty; expected a whole number"),
+        (lambda document, folder: document["images"].append(None), "train.json is no COCO document: an image in it is empty"),
+        (lambda document, folder: document["categories"].append([5, "cat"]), "is no COCO document: a category in it is a list"),
         (
-            lambda document, folder: document["images"][0].pop("id"),
-            "is no COCO document: an image or a category in it lacks 'id'",
+            lambda document, folder: document["images"][1].update(file_name=None),
+            r"train\.json: the file_name of an image, id 2, is empty; expected a text",
+        ),
+        (
+            lambda document, folder: document["images"][1].update(file_name=["2.jpg"]),
+            r"train\.json: the file_name of an image, id 2, is a list; expected a text",
+        ),
+        (
+            lambda document, folder: document["categories"][0].update(name=7),
+            r"train\.json: the name of a category, id 5, is the number 7; expected a text",
+        ),
+        (
+            lambda document, folder: document["categories"][0].update(name=" "),
+            "the name of a category, id 5, is .*expected a text",
+        ),
+        (
+            lambda document, folder: [annotation.update(iscrowd=1) for annotation in document["annotations"]],
+            "no object in train that a detector could learn or be asked to find: all 4 are crowd or difficult",
+        ),
+        (lambda document, folder: document["images"].clear(), "only 0 of 0 images in train can be used: there is none"),
+        (
+            lambda document, folder: document["categories"][0].update(keypoints=7),
+            "the keypoints of 'cat' .* are 7; the registry's",
         ),
         (lambda document, folder: document["annotations"].clear(), "has no annotation in train that can be used"),
         (lambda document, folder: document["categories"][0].update(id=9), "two categories of one name"),
@@ -272,9 +342,10 @@ def test_what_is_missing_is_unavailable_and_the_sentence_has_the_place(tmp_path)
     assert annotated.missing(spec, tmp_path) == str(caught.value)
 
 
-def test_a_file_that_is_no_json_is_named(tmp_path):
+@pytest.mark.parametrize("text", ["{", "\xff", "[" * 100_000, '{"images": ' + "9" * 5000 + "}"])
+def test_a_file_that_is_no_json_is_named(text, tmp_path):
     coco(tmp_path)
-    (tmp_path / "set" / "train.json").write_text("{")
+    (tmp_path / "set" / "train.json").write_text(text, "latin-1")
     with pytest.raises(RingbenchError, match=r"train\.json is not readable as JSON"):
         annotated.load(ImagesetSpec(name="set", title="", provider="coco", **PARTS), tmp_path)
 
@@ -366,3 +437,53 @@ def test_a_png_that_is_stored_sideways_is_as_large_as_it_is_upright(tmp_path):
         document["images"][0]["file_name"] = "1.png"
 
     assert not coco(tmp_path, sideways).notes
+
+
+# --- whatever a document holds
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory) -> tuple[Path, dict]:
+    """A set whose files stay, and the document of its training."""
+    root = tmp_path_factory.mktemp("lasting")
+    documents = {split: document(root / "set", split) for split in PARTS}
+    for split, content in documents.items():
+        (root / "set" / f"{split}.json").write_text(json.dumps(content))
+    documents["train"]["annotations"][1]["segmentation"] = {"size": [30, 40], "counts": [600, 600]}
+    return root, documents["train"]
+
+
+ODD = [
+    *(None, True, False, 0, -1, 2, 1.0, 0.5, 2**31, 2**63, 10**400, 1e9, -1e9, 1e300, float("nan"), float("inf")),
+    *("", "1", "cat", "\ud800", "a\0b", "../1.jpg"),
+    *([], [[]], [None], [1, 2], [1e9] * 6, {}, {"id": 1}, {"counts": [], "size": []}),
+]
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None, derandomize=True)
+def test_whatever_a_document_holds_comes_out_as_a_set_that_can_be_used_or_as_a_sentence(lasting, data):
+    root, sound = lasting
+    content = {"document": copy.deepcopy(sound)}
+    for _ in range(data.draw(st.integers(1, 3))):
+        place, key = content, "document"
+        for _ in range(data.draw(st.integers(1, 5))):
+            if not isinstance(place[key], dict | list) or not place[key]:
+                break
+            place = place[key]
+            key = data.draw(st.sampled_from(list(place) if isinstance(place, dict) else range(len(place))))
+        if place is not content and data.draw(st.booleans()):
+            del place[key]
+        else:
+            place[key] = copy.deepcopy(data.draw(st.sampled_from(ODD)))
+    (root / "set" / "train.json").write_text(json.dumps(content["document"]))
+    try:
+        found = annotated.load(ImagesetSpec(name="set", title="", provider="coco", keypoints=KEYPOINTS, **PARTS), root)
+    except RingbenchError:
+        return
+    assert found.fingerprint
+    sizes = {image["id"]: (image["height"], image["width"]) for image in found.splits["train"].images}
+    for annotation in found.splits["train"].annotations:
+        assert annotation["bbox"][0] + annotation["area"] + sum(annotation["keypoints"]) < math.inf
+        if mask := annotation.get("segmentation"):
+            assert masks.pixels(mask, *sizes[annotation["image_id"]]).shape == sizes[annotation["image_id"]]

@@ -1,8 +1,11 @@
 """VOC layouts become COCO's form: corners, difficult objects, lists, and what is wrong with them."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from bench import registry
@@ -64,7 +67,7 @@ def test_a_class_that_training_does_not_know_is_reported(voc07):
     test = load(voc07).splits["test"]
     assert [Path(image["file_name"]).stem for image in test.images] == ["000003", "000004"]  # lists of one class have two words
     assert test.report["annotation of an unknown category: left out"]["count"] == 1
-    assert load(voc07, class_names=["zebra", "dog"]).splits["test"].annotations[1]["category_id"] == 1
+    assert load(voc07, class_names=["zebra", "dog", "cow"]).splits["test"].annotations[1]["category_id"] == 1
 
 
 def test_two_years_are_joined(voc07):
@@ -209,6 +212,34 @@ def test_a_set_without_any_box_is_hopeless(tmp_path):
     write(tmp_path, "VOC2007", {"trainval": "1\n", "test": "2\n"}, {"1": "", "2": thing()})
     with pytest.raises(RingbenchError, match="has no annotation in train that can be used"):
         load(tmp_path)
+
+
+def test_a_split_of_difficult_objects_alone_is_hopeless(voc07):
+    write(voc07, "VOC2007", {}, {"000001": thing(difficult="1"), "000002": thing("cow", "1")})
+    with pytest.raises(RingbenchError, match=r"no object in train that a detector could learn .* all 2 are crowd or difficult"):
+        load(voc07)
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory) -> Path:
+    objects = {name: thing("cow") + thing("dog") for name in "1234"}
+    write(root := tmp_path_factory.mktemp("voc"), "VOC2007", {"trainval": "1\n2\n", "test": "3\n4\n"}, objects)
+    return root
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_whatever_stands_in_xml_and_lists_comes_out_as_a_set_or_a_sentence(lasting, data):
+    path = lasting / "VOCdevkit/VOC2007" / data.draw(st.sampled_from(["Annotations/2.xml", "ImageSets/Main/test.txt"]))
+    sound = path.read_bytes()
+    start = data.draw(st.integers(0, len(sound)))
+    inserted = data.draw(st.one_of(st.binary(max_size=4), st.sampled_from([b"-", b"1e400", b"nan", b"<object/>", b"\xff\xfe"])))
+    try:
+        path.write_bytes(sound[:start] + inserted + sound[start + data.draw(st.integers(0, 30)) :])
+        with contextlib.suppress(RingbenchError):
+            assert load(lasting).fingerprint
+    finally:
+        path.write_bytes(sound)
 
 
 def test_the_layout_of_voc07_with_real_photographs(real_data):

@@ -9,6 +9,7 @@ from typing import Any
 from imagesets.providers.source import Boxes, absent
 from imagesets.spec import ImagesetSpec, Part
 from ringbench.errors import RingbenchError, UsageError
+from ringbench.wording import found
 
 NEEDED = ("images", "annotations", "categories")
 
@@ -40,19 +41,15 @@ def _read(spec: ImagesetSpec, root: Path, part: Part) -> dict[str, Any]:
     path, folder = root / part.annotations, root / (part.images or ".")
     try:
         document = json.loads(path.read_bytes())
-    except ValueError as error:  # no JSON, or no UTF-8
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or lists in lists without end
         raise RingbenchError(f"{path} is not readable as JSON: {error}") from None
     if not isinstance(document, dict) or not all(isinstance(document.get(key), list) for key in NEEDED):
         raise RingbenchError(f"{path} is no COCO document: expected the lists {', '.join(NEEDED)} in it")
-    try:
-        images = [{**image, "id": image["id"], "file_name": str(folder / image["file_name"])} for image in document["images"]]
-        categories = [{"id": category["id"], "name": category["name"]} for category in document["categories"]]
-    except (KeyError, TypeError) as error:
-        raise RingbenchError(f"{path} is no COCO document: an image or a category in it lacks {error}") from None
-    for what, records in (("an image", images), ("a category", categories)):
-        for record in records:
-            if type(record["id"]) is not int or abs(record["id"]) >= 2**63:
-                raise RingbenchError(f"{path}: the id {record['id']!r} of {what} is no whole number of 64 bits")
+    for key, what, text in (("images", "an image", "file_name"), ("categories", "a category", "name")):
+        for record in document[key]:
+            _check(path, what, text, record)
+    images = [{**image, "file_name": str(folder / image["file_name"])} for image in document["images"]]
+    categories = [{"id": category["id"], "name": category["name"]} for category in document["categories"]]
     names = spec.keypoints and spec.keypoints.names
     for category in document["categories"]:
         if names and (stated := category.get("keypoints") or names) != names:  # some write an empty list where they have none
@@ -61,6 +58,17 @@ def _read(spec: ImagesetSpec, root: Path, part: Part) -> dict[str, Any]:
                 f"registry's are {json.dumps(names)}"
             )
     return {"images": images, "annotations": document["annotations"], "categories": categories}
+
+
+def _check(path: Path, what: str, text: str, record: Any) -> None:
+    """Raises RingbenchError unless it has a whole number as id, and a text."""
+    if not isinstance(record, dict):
+        raise RingbenchError(f"{path} is no COCO document: {what} in it is {found(record)}; expected keys with values")
+    key, name = record.get("id"), record.get(text)
+    if type(key) is not int or abs(key) >= 2**63:
+        raise RingbenchError(f"{path}: the id of {what} is {found(key)}; expected a whole number of 64 bits")
+    if not isinstance(name, str) or not name.strip():
+        raise RingbenchError(f"{path}: the {text} of {what}, id {key}, is {found(name)}; expected a text")
 
 
 def _joined(documents: list[dict[str, Any]]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from detectron2.engine import DefaultTrainer
 
 from imagesets.annotated import AnnotatedSet
 from imagesets.pipeline import Pipeline
+from imagesets.validation import passed_over
 from ringbench.errors import UsageError
-from transfer.detection.predictions import passed_over
 from transfer.detection.settings import CONFIGS, Settings, detector_inputs
 
 FREEZE_AT = {"encoder": 5, "trunk": 4, "none": 0}  # stem .. res5, stem .. res4, nothing

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from imagesets.annotated import AnnotatedSplit, Keypoints
+from imagesets.validation import passed_over
 from ringbench.errors import RingbenchError, UsageError
 
 KINDS = ("bbox", "segm", "keypoints")
@@ -35,11 +36,6 @@ def document(split: AnnotatedSplit, categories: list[Record], kind: str, keypoin
         truth["iscrowd"] = int(passed_over(truth))
     images = [{key: image[key] for key in ("id", "height", "width")} for image in split.images]
     return {"images": images, "annotations": annotations, "categories": categories}
-
-
-def passed_over(annotation: Record) -> bool:
-    """Whether no detector is asked to find it: COCO's crowd, VOC's difficult objects."""
-    return bool(annotation.get("iscrowd") or annotation.get("difficult"))
 
 
 def results(document: Record, predictions: list[Record], kind: str, keypoints: Keypoints | None) -> np.ndarray | list[Record]:
