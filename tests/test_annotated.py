@@ -381,8 +381,9 @@ def test_boxes_and_labels_are_not_taken_for_each_other(tmp_path):
         image_set.load(ImagesetSpec(name="set", title="", provider="coco", **PARTS), tmp_path)
     with pytest.raises(UsageError, match="has no boxes: they come from the providers coco, voc and shapes"):
         annotated.load(ImagesetSpec(name="set", title="", provider="folder"), tmp_path)
-    with pytest.raises(UsageError, match="needs `train` and `test`"):
-        annotated.load(ImagesetSpec(name="set", title="", provider="coco"), tmp_path)
+    for provider, example in (("coco", "FILE, images: FOLDER"), ("voc", "VOC2007/ImageSets/Main/trainval.txt")):
+        with pytest.raises(UsageError, match=f"needs `train` and `test`, each a list such as .{{annotations: {example}}}"):
+            annotated.load(ImagesetSpec(name="set", title="", provider=provider), tmp_path)
 
 
 def test_real_coco_images_are_read_whole(real_data):

@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from imagesets.providers.source import Boxes, absent
+from imagesets.providers.source import Boxes, absent, parts_of
 from imagesets.spec import ImagesetSpec, Part
-from ringbench.errors import RingbenchError, UsageError
+from ringbench.errors import RingbenchError
 from ringbench.wording import found
 
 NEEDED = ("images", "annotations", "categories")
 
 
 def missing(spec: ImagesetSpec, root: Path) -> str | None:
-    for part in _parts(spec):
+    for part in parts_of(spec, "{annotations: FILE, images: FOLDER}"):
         for path in (root / part.annotations, root / (part.images or ".")):
             if not path.exists():
                 return absent(spec, path)
@@ -27,14 +27,6 @@ def boxes(spec: ImagesetSpec, root: Path) -> Boxes:
     documents = {name: [_read(spec, root, part) for part in getattr(spec, name)] for name in ("train", "test")}
     splits = {name: _joined(parts) for name, parts in documents.items()}
     return Boxes(splits, root)
-
-
-def _parts(spec: ImagesetSpec) -> list[Part]:
-    if not spec.train or not spec.test:
-        raise UsageError(
-            f"image set '{spec.name}' needs `train` and `test`, each a list such as [{{annotations: FILE, images: FOLDER}}]"
-        )
-    return [*spec.train, *spec.test]
 
 
 def _read(spec: ImagesetSpec, root: Path, part: Part) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from imagesets.spec import ImagesetSpec, KeypointSpec
+from imagesets.spec import ImagesetSpec, KeypointSpec, Part
+from ringbench.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +37,13 @@ class Boxes:
     style: Literal["coco", "voc"] = "coco"  # whose evaluation goes with them
     keypoints: KeypointSpec | None = None  # of a set that knows its own
     lost: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # split: (problem, file) of images not in its document
+
+
+def parts_of(spec: ImagesetSpec, example: str) -> list[Part]:
+    """The parts of both splits. Raises UsageError where the entry lacks one, with an `example` of a part."""
+    if not spec.train or not spec.test:
+        raise UsageError(f"image set '{spec.name}' needs `train` and `test`, each a list such as [{example}]")
+    return [*spec.train, *spec.test]
 
 
 def absent(spec: ImagesetSpec, path: Path) -> str:

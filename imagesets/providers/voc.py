@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from imagesets.providers.source import Boxes, absent
+from imagesets.providers.source import Boxes, absent, parts_of
 from imagesets.spec import ImagesetSpec, Part
-from ringbench.errors import RingbenchError, UsageError
+from ringbench.errors import RingbenchError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".JPG")
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -19,12 +19,7 @@ Lost = list[tuple[str, str]]
 
 
 def missing(spec: ImagesetSpec, root: Path) -> str | None:
-    if not spec.train or not spec.test:
-        raise UsageError(
-            f"image set '{spec.name}' needs `train` and `test`, each a list such as "
-            "[{annotations: VOC2007/ImageSets/Main/trainval.txt}]"
-        )
-    for part in (*spec.train, *spec.test):
+    for part in parts_of(spec, "{annotations: VOC2007/ImageSets/Main/trainval.txt}"):
         for path in (root / part.annotations, *(_base(root, part) / name for name in ("Annotations", "JPEGImages"))):
             if not path.exists():
                 return absent(spec, path)
