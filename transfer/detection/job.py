@@ -24,13 +24,13 @@ from detectron2.utils.env import seed_all_rng
 from backbones.trunk import FrozenBackbone, Trunk, TwoStream
 from imagesets.annotated import AnnotatedSet
 from imagesets.pipeline import Pipeline
+from imagesets.validation import passed_over
 from ringbench import files, progress
 from ringbench.errors import RingbenchError
 from ringbench.stopping import Diverged
 from transfer.detection import checks, data
 from transfer.detection import model as detectors
 from transfer.detection.evaluate import evaluate
-from transfer.detection.predictions import passed_over
 from transfer.detection.train import Trainer, predict
 
 LONG = 1000  # iterations that deserve a look first whether the detector learns at all
