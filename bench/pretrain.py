@@ -1,6 +1,7 @@
 """`bench pretrain`: a recipe and an image set become an encoder with a name."""
 
-import sys
+import contextlib
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from imagesets.spec import ImagesetSpec
 from pretrain import recipe as recipes
 from pretrain.spec import Recipe
 from ringbench import files, places, progress
-from ringbench.errors import RingbenchError, UsageError
+from ringbench.errors import UsageError
 
 
 class Job(NamedTuple):
@@ -36,21 +37,24 @@ def command(
     resume: bool = False,
     dry_run: bool = False,
     nproc: int = 1,
+    force: bool = False,
 ) -> int:
     """Returns the exit code. Raises UsageError or Unavailable before anything is trained."""
     recipe = recipes.load(word, changes)
     known = registry.load(extra)
     _check_name(known, recipe, word)
+    if not force and not dry_run:
+        _check_encoder(recipe)
     job = Job(recipe, _imageset(known, recipe, data), data or places.data(), out or Path("runs") / recipe.name, device, resume)
     if dry_run:
-        return _told(_show_cost, job)
-    if nproc > 1:
-        from pretrain import processes
+        return _show_cost(job)
+    from pretrain import processes
 
-        code = processes.start(nproc, _told, _train, job)
+    if nproc > 1:
+        processes.start(nproc, _train, job)
     else:
-        code = _train(job)
-    return code or _register(extra, known, recipe)
+        _train(job)
+    return _register(extra, known, recipe) if processes.first() else 0
 
 
 def _imageset(known: Registry, recipe: Recipe, data: Path | None) -> ImagesetSpec:
@@ -69,21 +73,36 @@ def _check_name(known: Registry, recipe: Recipe, word: str) -> None:
     entry = known.backbones.get(recipe.name)
     if recipe.name.casefold() in taken and (entry is None or entry.source != f"recipe:{recipe.name}"):
         raise UsageError(f'the name "{recipe.name}" is taken in the registry; choose another with --set name=NAME')
+    if entry and (other := [key for key in ("arch", "stem", "pipeline") if getattr(entry, key) != getattr(recipe, key)]):
+        raise UsageError(
+            f"the entry {recipe.name} ({known.places[recipe.name]}) has another {', '.join(other)} than what would be trained; "
+            "choose another name with --set name=NAME, or correct the entry"
+        )
 
 
-def _told(function, job: Job) -> int:
-    """In a process of its own nobody else turns an error into a sentence; the first rank speaks for all."""
-    from pretrain.distributed import rank
-
-    try:
-        return function(job)
-    except RingbenchError as error:
-        if rank() == 0:
-            print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+def _encoder(recipe: Recipe) -> Path:
+    return places.checkpoints() / f"{recipe.name}.safetensors"
 
 
-def _train(job: Job) -> int:
+def _check_encoder(recipe: Recipe) -> None:
+    """An encoder that was trained otherwise is not replaced unasked: its results would be those of another one."""
+    path = _encoder(recipe)
+    if not path.exists():
+        return
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # no card, or none that can be read
+        before = json.loads(path.with_suffix(".json").read_bytes())["recipe"]
+        other = recipes.differences(before, recipe.model_dump(mode="json"))
+        if not other:
+            return
+        told = ", ".join(f"{key} {before.get(key)}" for key in other)
+        raise UsageError(
+            f"{path} was trained with another recipe ({told}); give this encoder a name of its own with --set name=NAME, or "
+            "replace that one with --force"
+        )
+    raise UsageError(f"{path} has no card that says how it was trained; choose another name with --set name=NAME, or --force")
+
+
+def _train(job: Job) -> None:
     from backbones.device import resolve_device
     from pretrain import export, processes
     from pretrain.distributed import rank
@@ -98,10 +117,9 @@ def _train(job: Job) -> int:
                 print(_summary(job, trainer), flush=True)
             trainer.run()
         if first:
-            path = places.checkpoints() / f"{job.recipe.name}.safetensors"
+            path = _encoder(job.recipe)
             export.write(trainer, path)
             print(f"wrote {path} and its card {path.with_suffix('.json').name}")
-    return 0
 
 
 def _trainer(job: Job, device, update):
@@ -112,7 +130,7 @@ def _trainer(job: Job, device, update):
     images = image_set.load(job.imageset, job.data)
     around = Surroundings(job.out, device, job.resume, progress=update)
     if rank() == 0:
-        print(f"{job.recipe.name}: {job.recipe.title}", flush=True)
+        print(f"{job.recipe.name}: {recipes.described(job.recipe)}", flush=True)
     return Trainer(job.recipe, images, *_colours(job.recipe, images), around)
 
 
@@ -155,7 +173,7 @@ def _show_cost(job: Job) -> int:
     images = image_set.load(job.imageset, job.data)
     n = len(images.splits["train"] if job.recipe.objective == "supervised" else images.trainval)
     size = stored_size(images, job.recipe.resize)
-    print(f"{job.recipe.name}: {job.recipe.title}")
+    print(f"{job.recipe.name}: {recipes.described(job.recipe)}")
     for label, value in cost.estimate(job.recipe, n, len(images.classes), size, resolve_device(job.device)).items():
         print(f"  {label:<14} {value}")
     return 0
@@ -172,17 +190,11 @@ def _register(extra: Path | None, known: Registry, recipe: Recipe) -> int:
             "stem": recipe.stem,
             "source": f"recipe:{recipe.name}",
             "pipeline": recipe.pipeline,
-            "pretraining": recipe.title,
+            "pretraining": recipes.described(recipe),
         }
         editing.add_backbone(path, recipe.name, {key: value for key, value in fields.items() if value})
         print(f"registered {recipe.name} in {path}")
     else:
-        entry = known.backbones[recipe.name]
-        other = [key for key in ("arch", "stem") if getattr(entry, key) != getattr(recipe, key)]
-        if other:
-            raise UsageError(
-                f"the entry {recipe.name} ({known.places[recipe.name]}) has another {', '.join(other)} than what was trained; "
-                "correct it there"
-            )
+        print(f"registered already: {recipe.name} ({known.places[recipe.name]}), {known.backbones[recipe.name].pretraining}")
     print(f"Try it: bench run --backbone {recipe.name} --task '{recipe.imageset}_knn'")
     return 0

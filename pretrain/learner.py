@@ -1,6 +1,7 @@
 """Views of a batch in, loss out: the encoder and its objective, joined by what the objective says it needs."""
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from pretrain import annealing, encoder, objectives
@@ -64,10 +65,17 @@ def _objective(recipe: Recipe, n: int, classes: int, dim: int) -> nn.Module:
     accepted = kind.__init__.__annotations__
     if recipe.negatives and "negatives" not in accepted:
         raise UsageError(f"recipe {recipe.name!r}: the objective {recipe.objective} has no negatives to choose")
-    for key in options:
+    for key, value in options.items():
         if key not in accepted or key in given:
             known = ", ".join(word for word in accepted if word not in (*given, "return"))
             raise UsageError(f"recipe {recipe.name!r}: unknown setting {key!r} of {recipe.objective}; expected {known}")
+        try:
+            TypeAdapter(accepted[key]).validate_python(value, strict=True)
+        except ValidationError as error:
+            sentence = error.errors()[0]["msg"]
+            raise UsageError(
+                f"recipe {recipe.name!r}: the setting {key!r} of {recipe.objective} is {value!r}: {sentence}"
+            ) from None
     return kind(**options, **{key: value for key, value in given.items() if key in accepted})
 
 

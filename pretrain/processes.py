@@ -1,16 +1,16 @@
 """Several processes that share each batch: those of torchrun, or started here."""
 
 import os
-import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
+
+from ringbench import children
+from ringbench.errors import UsageError
 
 
 @contextmanager
@@ -21,38 +21,29 @@ def group(device: torch.device) -> Iterator[torch.device]:
         return
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        if device.index >= torch.cuda.device_count():
+            raise UsageError(f"every process needs a GPU, and here are {torch.cuda.device_count()}: --nproc should be no more")
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
-        yield device
-    finally:
-        dist.destroy_process_group()
+    yield device
+    dist.destroy_process_group()  # not after an error: the others would fail of that, and perhaps tell theirs before this one
 
 
-def start(number: int, function: Callable[..., int], *arguments: object) -> int:
-    """Run `function(*arguments)` in so many ranks on this machine and return the exit code: 0, or that of the first to fail.
+def first() -> bool:
+    """Whether this process is the one that speaks for all. Unlike `distributed.rank` it needs no group to be there."""
+    return os.environ.get("RANK", "0") == "0"
 
-    SIGTERM is passed on to all of them.
-    """
+
+def start(number: int, function: Callable[..., None], *arguments: object) -> None:
+    """Run `function(*arguments)` in so many ranks on this machine. Raises what the first of them to fail raised."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = mp.start_processes(_rank, (number, port, function, arguments), nprocs=number, join=False, start_method="spawn")
-    before = signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in context.processes])
-    try:
-        while not context.join(grace_period=None):
-            pass
-    except ProcessExitedException as error:
-        return error.exit_code
-    except ProcessRaisedException as error:
-        print(str(error), file=sys.stderr)
-        return 1
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return 0
+    with children.working():
+        mp.start_processes(_rank, (number, port, function, arguments), nprocs=number, start_method="spawn")
 
 
-def _rank(rank: int, number: int, port: int, function: Callable[..., int], arguments: tuple) -> None:
+def _rank(rank: int, number: int, port: int, function: Callable[..., None], arguments: tuple) -> None:
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -61,4 +52,4 @@ def _rank(rank: int, number: int, port: int, function: Callable[..., int], argum
         "LOCAL_RANK": str(rank),
     }
     torch.set_num_threads(max(1, torch.get_num_threads() // number))
-    sys.exit(function(*arguments))
+    function(*arguments)

@@ -7,6 +7,8 @@ applies to one method, and to those that extend it, there. A file of the user's 
 
 import contextlib
 import copy
+import errno
+import json
 import math
 from collections.abc import Iterator
 from functools import cache
@@ -21,6 +23,8 @@ from ringbench.errors import UsageError
 from ringbench.wording import found, nearest, sentences
 
 FOLDER = Path(__file__).with_name("recipes")
+KEEPING = ("name", "title", "aliases", "knn_every", "save_every", "keep")  # change nothing about an encoder
+DEPTH, SIZE = 20, 65_536  # files that extend one another, and bytes of one: far more than a recipe needs
 
 
 class Draft:
@@ -43,7 +47,8 @@ class Draft:
                 self.lay(item, places, here)
             else:
                 target[key] = item
-                self.places |= {p: place for p, place in places.items() if p[: len(here)] == here}
+                if isinstance(item, dict | list):
+                    self.places |= {p: place for p, place in places.items() if p[: len(here)] == here}
 
     def place(self, keys: tuple) -> str:
         while keys and keys not in self.places:
@@ -89,6 +94,20 @@ def load(word: str, changes: list[str] | None = None) -> Recipe:
     return _validated(draft(word, changes))
 
 
+def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """The keys that say something else about the encoder in one than in the other."""
+    return [key for key in sorted(a.keys() | b.keys()) if key not in KEEPING and a.get(key) != b.get(key)]
+
+
+def described(recipe: Recipe) -> str:
+    """The title, and what differs from the recipe that goes by it."""
+    name, values = f"{recipe.method}_{recipe.imageset}", recipe.model_dump(mode="json")
+    if name not in names():
+        return recipe.title
+    other = differences(load(name).model_dump(mode="json"), values)
+    return recipe.title + "".join(f", {key} {json.dumps(values[key])}" for key in other)
+
+
 def draft(word: str, changes: list[str] | None = None) -> Draft:
     result = _own(Path(word)) if is_file(word) else _generated(full_name(word))
     for change in changes or []:
@@ -107,6 +126,8 @@ def _own(path: Path, after: tuple[Path, ...] = ()) -> Draft:
     base, place = value.pop("extends"), f"{path}:{lines['extends',]}"
     if path.resolve() in after:
         raise UsageError(f"{place}: {path} extends itself, by way of {base}")
+    if len(after) == DEPTH:
+        raise UsageError(f"{place}: more than {DEPTH} files extend one another")
     if is_file(base):
         result = _own(path.parent / base, (*after, path.resolve()))
     else:
@@ -195,6 +216,10 @@ def _file(result: Draft, folder: str, stem: str) -> tuple[dict[str, Any], dict[t
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[tuple, int], str]:
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise OSError(errno.EINVAL, "it is no file")
+    if path.stat().st_size > SIZE:
+        raise OSError(errno.EFBIG, f"it has {path.stat().st_size:,} bytes, which no recipe has")
     text = path.read_text(encoding="utf-8")
     document = _parsed(text)
     for line, sentence in document.problems:

@@ -12,7 +12,7 @@ from ringbench.wording import nearest
 
 Share = Annotated[float, Field(ge=0, le=1)]  # of the whole training: it holds for any number of epochs
 Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
 
 
 class Negatives(BaseModel):
@@ -63,7 +63,7 @@ class Recipe(Spec):
     seed: Seed = 0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
     compile: bool = False
-    knn_every: Annotated[int, Field(ge=0)] = 5  # epochs; 0: never
+    knn_every: Annotated[int, Field(ge=0, lt=2**31)] = 5  # epochs; 0: never
     save_every: Count = 1  # epochs
     keep: Count = 2  # of the last checkpoints; the best by kNN is kept beside them
 

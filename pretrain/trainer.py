@@ -175,10 +175,11 @@ class Trainer:
         record = self.around.out / "diverged.json"
         if rank() == 0:
             files.write_json(record, {"step": step, "epoch": epoch, "batch": batch, "images": keys})
-        kept = self.checkpoints.latest() or "none was written yet"
+        last = self.checkpoints.latest()
+        kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
         raise Diverged(
             f"{finding} (batch {batch} of epoch {epoch}: {keys[0]} and {len(keys) - 1} more, all in {record}); "
-            f"the last good checkpoint is {kept}; a lower lr or float32 may help"
+            f"{kept}; a lower lr or float32 may help"
         )
 
     def _begin_epoch(self, epoch: int) -> None:

@@ -146,9 +146,9 @@ def test_the_same_seed_finds_the_same_boxes_again_and_a_finished_run_is_not_trai
     assert predictions[0] == predictions[1]
 
     from ringbench.errors import RingbenchError
-    from transfer.detection import processes
+    from transfer.detection import measure
 
-    monkeypatch.setattr(processes, "launch", lambda *arguments, **options: pytest.fail("it trained again"))
+    monkeypatch.setattr(measure, "launch", lambda *arguments, **options: pytest.fail("it trained again"))
     assert measured(scenes, tmp_path / "first", "coco-c4-1x@1", iterations=1) == first
 
     (tmp_path / "first" / "predictions.json").write_text("[]")
@@ -159,7 +159,7 @@ def test_the_same_seed_finds_the_same_boxes_again_and_a_finished_run_is_not_trai
 @needs_detectron2
 def test_the_folder_of_another_run_is_refused_and_says_what_is_other(scenes, small, tmp_path, monkeypatch):
     from ringbench.errors import RingbenchError
-    from transfer.detection import processes
+    from transfer.detection import measure
 
     class Enough(Exception):
         pass
@@ -167,7 +167,7 @@ def test_the_folder_of_another_run_is_refused_and_says_what_is_other(scenes, sma
     def stop(*arguments, **options):
         raise Enough
 
-    monkeypatch.setattr(processes, "launch", stop)
+    monkeypatch.setattr(measure, "launch", stop)
     with pytest.raises(Enough):
         measured(scenes, tmp_path / "run", "coco-c4-1x@1")
     smaller = replace(scenes, splits=scenes.splits | {"test": scenes.splits["train"]})
@@ -186,7 +186,7 @@ def test_the_folder_of_another_run_is_refused_and_says_what_is_other(scenes, sma
 
 @needs_detectron2
 def test_a_random_encoder_is_the_same_with_another_number_of_threads(scenes, small, tmp_path, monkeypatch):
-    from transfer.detection import checks, processes
+    from transfer.detection import checks, measure
 
     class Enough(Exception):
         pass
@@ -200,7 +200,7 @@ def test_a_random_encoder_is_the_same_with_another_number_of_threads(scenes, sma
         return trunk
 
     calibrated = checks.calibrated
-    monkeypatch.setattr(processes, "launch", stop)
+    monkeypatch.setattr(measure, "launch", stop)
     for calibrate in (calibrated, otherwise):
         monkeypatch.setattr(checks, "calibrated", calibrate)
         with pytest.raises(Enough):
@@ -512,9 +512,9 @@ def test_a_task_told_by_a_number_that_was_not_measured_is_a_failure_with_the_kno
 
 @needs_detectron2
 def test_a_detector_is_not_trained_for_a_number_it_cannot_give(few_scenes, small, tmp_path, monkeypatch):
-    from transfer.detection import processes
+    from transfer.detection import measure
 
-    monkeypatch.setattr(processes, "launch", lambda *arguments: pytest.fail("it trained"))
+    monkeypatch.setattr(measure, "launch", lambda *arguments: pytest.fail("it trained"))
     (tmp_path / "registry.yaml").write_text("tasks:\n  mine: {imageset: shapes, protocol: shapes-c4@1, metric: keypoint_AP}\n")
     run = ("run", "--backbone", "random_resnet18", "--task", "mine", "--results", tmp_path / "results")
     told = bench("--registry", tmp_path / "registry.yaml", *run)

@@ -1,17 +1,11 @@
 """Several processes train one detector. Their launcher works without GPUs too, so this is tested anywhere."""
 
 import json
-import os
-import signal
-import threading
-import time
-from pathlib import Path
 
 import pytest
 from test_detection import few_scenes, measured, needs_detectron2, scenes, small  # noqa: F401 - fixtures
 
-from ringbench.errors import RingbenchError, UsageError
-from ringbench.stopping import Preempted
+from ringbench.errors import UsageError
 
 pytestmark = needs_detectron2
 
@@ -25,33 +19,6 @@ def work_on_cpu(job) -> None:
     # Detectron2's names a GPU
     defaults.create_ddp_model = lambda model, **options: DistributedDataParallel(model, broadcast_buffers=False)
     work(job)
-
-
-def refuse() -> None:
-    from detectron2.utils import comm
-
-    if comm.get_rank() == 1:
-        raise UsageError("the second process: it says what is wrong")
-    time.sleep(60)
-
-
-def stumble() -> None:
-    raise ZeroDivisionError("no sentence of ours")
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def wait_for_the_end(folder: Path) -> None:
-    from ringbench.stopping import Termination
-
-    with Termination() as termination:
-        (folder / str(os.getpid())).touch()
-        deadline = time.monotonic() + 60
-        while not termination.come and time.monotonic() < deadline:
-            time.sleep(0.02)
-    raise Preempted("a checkpoint is left") if termination.come else TimeoutError
 
 
 @pytest.mark.parametrize("protocol", ["coco-c4-1x@1", "coco-keypoint-fpn-1x@1"])
@@ -74,34 +41,6 @@ def test_two_processes_train_one_detector_and_predict_every_image_once(scenes, s
     places = [(found["image_id"], tuple(found["bbox"]), found["category_id"]) for found in predictions]
     assert len(set(places)) == len(places)
     assert {image_id for image_id, *_ in places} == {image["id"] for image in scenes.splits["test"].images}
-
-
-@pytest.mark.parametrize(
-    ("function", "error", "words"),
-    [
-        (refuse, UsageError, r"^the second process: it says what is wrong$"),
-        (stumble, RingbenchError, r"^process [01]: ZeroDivisionError: no sentence of ours$"),
-        (die, RingbenchError, r"^process [01] of 2 was killed by SIGKILL; was there too little memory\?$"),
-    ],
-)
-def test_the_error_of_one_process_is_told_as_if_it_were_here(function, error, words):
-    from transfer.detection import processes
-
-    with pytest.raises(error, match=words):
-        processes.launch(function, 2)
-
-
-def test_sigterm_reaches_every_process(tmp_path):
-    from transfer.detection import processes
-
-    def ask_back():
-        while len(list(tmp_path.iterdir())) < 2:
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=ask_back, daemon=True).start()
-    with pytest.raises(Preempted, match="a checkpoint is left"):
-        processes.launch(wait_for_the_end, 2, tmp_path)
 
 
 def test_more_processes_than_gpus_are_refused_before_anything_is_computed(monkeypatch):

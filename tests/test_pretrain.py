@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from safetensors import safe_open
@@ -47,6 +48,60 @@ def test_a_recipe_becomes_an_encoder_with_a_name_that_can_be_measured(tmp_path):
     assert result["trunk_sha256"] == card["trunk_sha256"]
     again = invoke("pretrain", "iring_digits", *SHORT)
     assert again.exit_code == 2 and "holds a run already" in again.stderr
+
+
+def test_an_encoder_is_not_replaced_unasked_by_one_that_was_trained_otherwise():
+    path = places.checkpoints() / "ir_digits.safetensors"
+    first = invoke("pretrain", "ir_digits", "--device", "cpu", "--out", "a", *SHORT)
+    assert first.exit_code == 0, first.output
+    assert registry.load().backbones["ir_digits"].pretraining.endswith(", batch_size 128, epochs 1, image_size 16")
+    kept = path.read_bytes()
+    changed = (*SHORT, "--set", "seed=7")
+    refused = invoke("pretrain", "ir_digits", "--device", "cpu", "--out", "b", *changed)
+    assert refused.exit_code == 2 and not Path("b").exists()
+    assert "was trained with another recipe (seed 0); give this encoder a name of its own" in refused.stderr
+    assert path.read_bytes() == kept
+    again = invoke("pretrain", "ir_digits", "--device", "cpu", "--out", "c", *SHORT, "--set", "keep=1")
+    assert again.exit_code == 0 and path.read_bytes() == kept, "the same recipe is the same encoder"
+    forced = invoke("pretrain", "ir_digits", "--device", "cpu", "--out", "d", *changed, "--force")
+    assert forced.exit_code == 0 and path.read_bytes() != kept
+    assert "registered already: ir_digits" in forced.output
+    path.with_suffix(".json").unlink()
+    unknown = invoke("pretrain", "ir_digits", "--device", "cpu", "--out", "e", *SHORT)
+    assert unknown.exit_code == 2 and "has no card that says how it was trained" in unknown.stderr
+
+
+def test_an_entry_that_prepares_images_otherwise_is_found_out_before_the_training():
+    Path("registry.yaml").write_text(
+        "backbones:\n  ir_digits:\n    title: mine\n    arch: resnet18x0.5\n    stem: imagenet\n    source: recipe:ir_digits\n"
+        "    pipeline: 'rgb|resize(32,bicubic)|center_crop(32)|scale01'\n"
+    )
+    result = invoke("pretrain", "ir_digits", "--device", "cpu", *SHORT)
+    assert result.exit_code == 2 and not Path("runs").exists()
+    assert "the entry ir_digits (registry.yaml:2) has another pipeline than what would be trained" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("settings.temperature=abc", "the setting 'temperature' of ir is 'abc': Input should be a valid number"),
+        ("settings.temperature=[1]", "the setting 'temperature' of ir is [1]: Input should be a valid number"),
+        ("settings.k=1e9", "the setting 'k' of ir is 1000000000.0: Input should be a valid integer"),
+        ("settings.form=nse", "the setting 'form' of ir is 'nse': Input should be 'softmax' or 'nce'"),
+        ("epochs=99999999999999999999", '"epochs" of recipe "ir_digits"'),
+    ],
+)
+def test_a_setting_of_the_wrong_type_is_told_before_anything_is_trained(change, words):
+    for dry in ([], ["--dry-run"]):
+        result = invoke("pretrain", "ir_digits", "--device", "cpu", "--set", change, *dry)
+        assert result.exit_code == 2 and words in result.stderr and "Traceback" not in result.output
+
+
+def test_an_error_in_the_ranks_is_told_once_with_its_exit_code():
+    changed = [word for change in ("settings.k=many", "epochs=1") for word in ("--set", change)]
+    result = invoke("pretrain", "ir_digits", "--device", "cpu", "--nproc", "2", *changed)
+    assert result.exit_code == 2
+    assert result.stderr.count("the setting 'k' of ir is 'many'") == 1 and "Traceback" not in result.output
 
 
 def test_a_run_that_diverges_fails_and_leaves_no_encoder():

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -262,3 +264,30 @@ def test_a_file_whose_name_is_no_recipes_name_is_named(tmp_path):
 def test_a_value_that_is_no_finite_number_is_refused(change):
     with pytest.raises(UsageError, match=f"--set {change}: expected a finite number"):
         recipes.load("ir_digits", [change])
+
+
+def test_what_is_no_recipe_is_told_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("many.yaml").write_text("extends: ir_digits\n" + "".join(f"key{i}: 1\n" for i in range(200_000)))
+    os.mkfifo("pipe.yaml")
+    Path("folder.yaml").mkdir()
+    for i in range(1200):
+        Path(f"{i}.yaml").write_text(f"extends: {i + 1}.yaml\n")
+    for file, sentence in (
+        ("many.yaml", r"the recipe many\.yaml cannot be read: it has [\d,]+ bytes, which no recipe has"),
+        ("pipe.yaml", r"the recipe pipe\.yaml cannot be read: it is no file"),
+        ("folder.yaml", r"the recipe folder\.yaml cannot be read: it is no file"),
+        ("0.yaml", r"20\.yaml:1: more than 20 files extend one another"),
+    ):
+        began = time.monotonic()
+        with pytest.raises(UsageError, match=sentence):
+            recipes.load(file)
+        assert time.monotonic() - began < 5
+
+
+def test_a_recipe_is_described_by_what_differs_from_its_title():
+    assert recipes.described(recipes.load("ir_digits")) == recipes.load("ir_digits").title
+    changed = recipes.load("ir_digits", ["epochs=3", "negatives.w_l=10", "negatives.w_u=20", "keep=9"])
+    assert recipes.described(changed) == (
+        changed.title + ', epochs 3, negatives {"w_l": 10.0, "w_u": 20.0, "annealing": "linear", "over": 0.3333333333333333}'
+    )

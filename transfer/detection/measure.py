@@ -3,17 +3,19 @@
 import json
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from detectron2.config import CfgNode
+from detectron2.engine import launch
 
 from backbones.trunk import FrozenBackbone, trunk_sha256
 from imagesets.annotated import AnnotatedSet
 from imagesets.pipeline import Pipeline
-from ringbench import files
+from ringbench import children, files
 from ringbench.errors import RingbenchError, UsageError
-from transfer.detection import checks, config, data, processes
+from transfer.detection import checks, config, data
 from transfer.detection.evaluate import SUMMARY, VOC, evaluate
 from transfer.detection.job import Job, work
 from transfer.detection.predictions import WORDS
@@ -81,7 +83,8 @@ def measure(
         if not (folder / "finished.json").exists():
             print(f"{label}: {config.schedule(cfg)}; log in {folder / 'log.txt'}", file=sys.stderr, flush=True)
             job = Job(cfg, learned, backbone, trunk, pipeline, dtype, seed, overfit_check, label)
-            processes.launch(work, nproc, job)
+            with children.working() if nproc > 1 else nullcontext():
+                launch(work, nproc, dist_url="auto", args=(job,))
             backbone.verify()
     finished = _read(folder / "finished.json")
     if finished.get("predictions_sha256") != files.sha256_file(folder / "predictions.json"):

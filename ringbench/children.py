@@ -1,0 +1,54 @@
+"""Processes that share one piece of work: their errors are told by the one that started them, with torch.multiprocessing."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ringbench.errors import RingbenchError, Unavailable, UsageError
+from ringbench.stopping import Diverged, Preempted
+
+TOLD = {kind.__name__: kind for kind in (RingbenchError, UsageError, Unavailable, Diverged, Preempted)}
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """Around a call that starts processes and waits for them: raises the first error of any of them as if it were of this one,
+    RingbenchError where it was none of ours or a process was killed. SIGTERM to this process is SIGTERM to them."""
+    from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+
+    try:
+        with _passed_on(), _quiet():
+            yield
+    except ProcessRaisedException as error:
+        name, _, text = str(error).strip().splitlines()[-1].partition(": ")
+        kind = TOLD.get(name.rpartition(".")[2])
+        if kind is None:
+            raise RingbenchError(f"process {error.error_index}: {name}: {text} (--debug shows where)") from error
+        raise kind(text) from error
+    except ProcessExitedException as error:
+        if error.signal_name == "SIGTERM":
+            raise Preempted("stopped by SIGTERM before or after training; the same command goes on") from error
+        how = f"was killed by {error.signal_name}" if error.signal_name else f"ended with exit code {error.exit_code}"
+        raise RingbenchError(f"process {error.error_index} {how}; was there too little memory?") from error
+
+
+@contextmanager
+def _passed_on() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, lambda *_: [child.terminate() for child in multiprocessing.active_children()])
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Libraries' notices to their authors are not printed once by every process."""
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = "ignore::FutureWarning"
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONWARNINGS") if before is None else os.environ.update(PYTHONWARNINGS=before)
