@@ -64,8 +64,11 @@ class AnnotatedSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of the images (paths below the root, sizes of the files) and of everything annotated on them."""
-        return self._hash(sizes=True, fields=("category_id", "bbox", "area", "iscrowd", "difficult", "segmentation", "keypoints"))
+        """sha256 of the images (paths below the root, sizes of the files), everything annotated on them, and what that means."""
+        fields = ("category_id", "bbox", "area", "iscrowd", "difficult", "segmentation", "keypoints")
+        points = self.keypoints and [self.keypoints.names, self.keypoints.flip_pairs, self.keypoints.sigmas]
+        meaning = json.dumps([self.classes, self.category_ids, points, self.style])
+        return hashlib.sha256(f"{meaning}\0{self._hash(sizes=True, fields=fields)}".encode()).hexdigest()
 
     @cached_property
     def split_hash(self) -> str:

@@ -235,9 +235,9 @@ def _number(annotations: list[Record], report: Report) -> None:
 
 
 def _id(annotation: Record, key: str) -> int | None:
-    """None where it is no whole number of 64 bits, whatever Python takes for equal to one."""
+    """None where it is no whole number that float64 holds, as evaluators do, whatever Python takes for equal to one."""
     value = annotation.get(key)
-    return value if type(value) is int and abs(value) < 2**63 else None
+    return value if type(value) is int and abs(value) < 2**53 else None
 
 
 def _numbers(values: Any, length: int) -> list[float] | None:

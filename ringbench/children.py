@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ringbench.errors import RingbenchError, Unavailable, UsageError
+from ringbench.errors import RingbenchError, Unavailable, UsageError, raised
 from ringbench.stopping import Diverged, Preempted
 
 TOLD = {kind.__name__: kind for kind in (RingbenchError, UsageError, Unavailable, Diverged, Preempted)}
@@ -22,7 +22,7 @@ def working() -> Iterator[None]:
         with _passed_on(), _quiet():
             yield
     except ProcessRaisedException as error:
-        name, _, text = str(error).strip().splitlines()[-1].partition(": ")
+        name, text = raised(str(error))
         kind = TOLD.get(name.rpartition(".")[2])
         if kind is None:
             raise RingbenchError(f"process {error.error_index}: {name}: {text} (--debug shows where)") from error

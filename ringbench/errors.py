@@ -22,6 +22,8 @@ class Unavailable(RingbenchError):
 def sentence(error: BaseException) -> str:
     """What a person is told of any error."""
     text = str(error).strip() or type(error).__name__
+    if text.startswith("Caught ") and "\nOriginal Traceback" in text:  # torch's, of a process that loads data
+        text = raised(text)[1]
     if isinstance(error, RingbenchError):
         return text
     if isinstance(error, OSError) and error.filename:
@@ -32,6 +34,14 @@ def sentence(error: BaseException) -> str:
     if _of_memory(error, first):
         return f"out of memory: a smaller batch, smaller images or a shorter queue need less ({first[:160]})"
     return f"{type(error).__name__}: {first} (--debug shows where)"
+
+
+def raised(traceback: str) -> tuple[str, str]:
+    """(type, message) at the end of a traceback, the first line of a message of several."""
+    lines = traceback.rstrip().splitlines()
+    last = max((i for i, line in enumerate(lines[:-1]) if line.startswith("  ")), default=len(lines) - 2)
+    name, _, message = lines[last + 1].partition(": ")
+    return name, message
 
 
 def _of_memory(error: BaseException, text: str) -> bool:

@@ -245,9 +245,9 @@ def test_a_crowd_flag_that_is_null_is_none_and_counts_for_training_as_for_the_te
 
 
 @pytest.mark.parametrize("records", ["images", "categories"])
-@pytest.mark.parametrize("id", ["img1", 1.0, None, True, 2**70, [1], {}])
+@pytest.mark.parametrize("id", ["img1", 1.0, None, True, 2**53, 2**70, [1], {}])
 def test_an_id_that_is_no_whole_number_stops_before_anything_is_trained(tmp_path, id, records):
-    with pytest.raises(RingbenchError, match=r"train\.json: the id of an? \w+ is .*; expected a whole number of 64 bits"):
+    with pytest.raises(RingbenchError, match=r"train\.json: the id of an? \w+ is .*; expected a whole number below 2\^53"):
         coco(tmp_path, lambda document, folder: document[records][0].update(id=id), keypoints=KEYPOINTS)
 
 
@@ -360,6 +360,12 @@ def test_the_entry_chooses_classes_and_their_order(tmp_path):
         coco(tmp_path, class_names=["cow"])
     with pytest.raises(RingbenchError, match=r"has 2 classes .*; 80 were expected"):
         coco(tmp_path, classes=80)
+
+
+def test_other_sigmas_or_mirrored_pairs_are_another_set_since_numbers_depend_on_them(tmp_path):
+    base = coco(tmp_path, keypoints=KEYPOINTS)
+    for change in ({"sigmas": [0.5, 0.5]}, {"flip_pairs": []}):
+        assert coco(tmp_path, keypoints=KEYPOINTS.model_copy(update=change)).fingerprint != base.fingerprint
 
 
 def test_fingerprint_and_split_hash_say_what_changed(tmp_path):

@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import torch.multiprocessing as mp
 
+from imagesets.decode import BadImage
 from ringbench.children import working
-from ringbench.errors import RingbenchError, UsageError
+from ringbench.errors import RingbenchError, UsageError, sentence
 from ringbench.stopping import Preempted, Termination
 
 
@@ -27,6 +29,10 @@ def refuse(rank: int) -> None:
 
 def stumble(rank: int) -> None:
     raise ZeroDivisionError("no sentence of ours")
+
+
+def stumble_at_length(rank: int) -> None:
+    raise OSError("the first line: with a colon\nand another\n  and more")
 
 
 def die(rank: int) -> None:
@@ -47,6 +53,7 @@ def wait_for_the_end(rank: int, folder: Path) -> None:
     [
         (refuse, UsageError, r"^the second process: it says what is wrong$"),
         (stumble, RingbenchError, r"^process [01]: ZeroDivisionError: no sentence of ours \(--debug shows where\)$"),
+        (stumble_at_length, RingbenchError, r"^process [01]: OSError: the first line: with a colon \(--debug shows where\)$"),
         (die, RingbenchError, r"^process [01] was killed by SIGKILL; was there too little memory\?$"),
     ],
 )
@@ -64,3 +71,17 @@ def test_sigterm_reaches_every_process(tmp_path):
     threading.Thread(target=ask_back, daemon=True).start()
     with pytest.raises(Preempted, match="a checkpoint is left"):
         start(wait_for_the_end, tmp_path)
+
+
+class Unreadable(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, i: int):
+        raise BadImage("x.jpg cannot be decoded: broken data stream")
+
+
+def test_the_error_of_a_process_that_loads_data_is_its_own_sentence():
+    with pytest.raises(BadImage) as error:
+        next(iter(torch.utils.data.DataLoader(Unreadable(), num_workers=1)))
+    assert sentence(error.value) == "x.jpg cannot be decoded: broken data stream"

@@ -258,6 +258,29 @@ def test_sigterm_leaves_a_checkpoint_and_the_same_command_goes_on(scenes, small,
 
 
 @needs_detectron2
+@pytest.mark.parametrize(("iteration", "kept"), [(0, []), (2, ["model_0000001.pth"])])
+def test_sigterm_that_kills_the_workers_of_the_loader_too_leaves_a_checkpoint(
+    scenes, small, tmp_path, monkeypatch, iteration, kept
+):
+    from detectron2.engine import SimpleTrainer
+
+    from ringbench.stopping import Preempted
+
+    run_step = SimpleTrainer.run_step
+
+    def without_workers(self):
+        if self.iter == iteration:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise ConnectionResetError(104, "Connection reset by peer")
+        run_step(self)
+
+    monkeypatch.setattr(SimpleTrainer, "run_step", without_workers)
+    with pytest.raises(Preempted, match=f"SIGTERM after iteration {iteration}; the same command goes on"):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=20)
+    assert [path.name for path in (tmp_path / "run").glob("*.pth")] == kept
+
+
+@needs_detectron2
 def test_bench_run_ends_with_75_when_the_machine_is_asked_for_back(few_scenes, small, tmp_path, monkeypatch):
     at_iteration(1, lambda: os.kill(os.getpid(), signal.SIGTERM), monkeypatch)
     backbones = ("--backbone", "random_resnet18", "--backbone", "random_resnet50")

@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from ringbench.errors import RingbenchError
+from ringbench.errors import RingbenchError, sentence
 
 
 class Globals(NamedTuple):
@@ -33,7 +33,7 @@ class Bench(TyperGroup):
             finally:
                 sys.stdout.flush()  # a reader that has gone is noticed here, where it is handled, not at exit
         except RingbenchError as error:
-            _stop(error.exit_code, f"error: {error}", ctx)
+            _stop(error.exit_code, f"error: {sentence(error)}", ctx)
         except KeyboardInterrupt:
             again = "give the same command again (bench pretrain: with --resume) and it goes on from there"
             _stop(130, f"interrupted; what was finished is kept: {again}", ctx)
@@ -57,10 +57,10 @@ def _globals_first(args: Iterable[str]) -> list[str]:
     return first + rest
 
 
-def _stop(code: int, sentence: str, ctx: typer.Context) -> NoReturn:
+def _stop(code: int, told: str, ctx: typer.Context) -> NoReturn:
     if ctx.params["debug"]:
         import traceback
 
         traceback.print_exc()
-    typer.echo(sentence, err=True)
+    typer.echo(told, err=True)
     raise typer.Exit(code)

@@ -11,6 +11,7 @@ from imagesets.spec import ImagesetSpec, Part
 from ringbench.errors import RingbenchError
 from ringbench.wording import found
 
+LARGEST = 2**53  # evaluators hold ids as float64
 NEEDED = ("images", "annotations", "categories")
 
 
@@ -57,8 +58,8 @@ def _check(path: Path, what: str, text: str, record: Any) -> None:
     if not isinstance(record, dict):
         raise RingbenchError(f"{path} is no COCO document: {what} in it is {found(record)}; expected keys with values")
     key, name = record.get("id"), record.get(text)
-    if type(key) is not int or abs(key) >= 2**63:
-        raise RingbenchError(f"{path}: the id of {what} is {found(key)}; expected a whole number of 64 bits")
+    if type(key) is not int or abs(key) >= LARGEST:
+        raise RingbenchError(f"{path}: the id of {what} is {found(key)}; expected a whole number below 2^53")
     if not isinstance(name, str) or not name.strip():
         raise RingbenchError(f"{path}: the {text} of {what}, id {key}, is {found(name)}; expected a text")
 

@@ -4,6 +4,7 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from detectron2.checkpoint import DetectionCheckpointer
@@ -71,15 +72,22 @@ class Trainer(DefaultTrainer):
                     f"training diverged at iteration {self.iter:,} on the images {', '.join(map(str, self._batches.images))} "
                     f"({str(error).splitlines()[-1]}); checkpoints from before are in {self.cfg.OUTPUT_DIR}, a result is not"
                 ) from None
+            except (OSError, RuntimeError):
+                if not self.termination.come:
+                    raise
+                self._leave(self.iter)  # SIGTERM came to the workers of the loader too, and a batch never came
 
     def after_step(self) -> None:
         """Between two iterations, after every hook has seen the last one: a place to stop."""
         super().after_step()
         if max(comm.all_gather(self.termination.come)) and self.iter + 1 < self.max_iter:
-            self.checkpointer.save(f"model_{self.iter:07d}", iteration=self.iter)
-            raise Preempted(
-                f"stopped by SIGTERM after iteration {self.iter + 1:,}; the same command goes on from {self.cfg.OUTPUT_DIR}"
-            )
+            self._leave(self.iter + 1)
+
+    def _leave(self, done: int) -> NoReturn:
+        """With a checkpoint of so many iterations, unless that is where this run began."""
+        if done > self.start_iter:
+            self.checkpointer.save(f"model_{done - 1:07d}", iteration=done - 1)
+        raise Preempted(f"stopped by SIGTERM after iteration {done:,}; the same command goes on from {self.cfg.OUTPUT_DIR}")
 
 
 class Checkpointer(DetectionCheckpointer):
