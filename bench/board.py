@@ -53,8 +53,11 @@ def show(results_dir: Path, tasks: Iterable[str] = ()) -> None:
                 for row in rows[1:]:
                     drawn.add_row(*(row[column] for column in columns))
                 out.print(drawn)
-            for note in _footnotes(table):
+            notes = _footnotes(table)
+            for note in notes:
                 out.print(note, style="dim")
+            if notes:
+                out.print()
         out.print("Percent, ± half a 95% interval. Not ranked: ? suspect, ! failed. * is off its reference.", style="dim")
 
 
