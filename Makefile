@@ -15,7 +15,7 @@ detection-demo: .venv/detection
 	$(BENCH) pretrain supervised_shapes --resume --out $(DETECTIONS)/encoder
 	$(BENCH) run --backbone supervised_shapes --backbone random_resnet18 --task 'shapes_*' --results $(DETECTIONS)
 	$(BENCH) leaderboard show --results $(DETECTIONS)
-	$(BENCH) show-predictions shapes $(DETECTIONS)/supervised_shapes/shapes/shapes-c4@1.seed0/predictions.json --out $(DETECTIONS)/pictures
+	$(BENCH) show-predictions shapes $(DETECTIONS)/supervised_shapes/shapes/shapes-c4-trunk@1.seed0/predictions.json --out $(DETECTIONS)/pictures
 
 test: .venv/installed
 	@$(MAKE) --no-print-directory .venv/detection || echo "without Detectron2 its tests are skipped" >&2

@@ -13,7 +13,6 @@ from imagesets.annotated import AnnotatedSet
 from ringbench import files
 from ringbench.errors import RingbenchError, Unavailable, UsageError
 
-SAME = ("protocol", "fingerprint", "split_hash")
 Difference = dict[str, Any]
 
 
@@ -39,9 +38,8 @@ def command(
     images = annotated.load(registry.find("imagesets", spec.imageset), data)
     records = [_record(results_dir, name, spec.name, protocol or "*", seed) for name in names]
     first, second = records
-    for key in SAME:
-        if first[key] != second[key]:
-            raise RingbenchError(f"{names[0]} and {names[1]} were measured with another {key} each; measure one of them again")
+    if not results.same_measurement(first, second):
+        raise RingbenchError(f"{names[0]} and {names[1]} were not measured alike: on other images, in other batches or precision")
     if images.fingerprint != first["fingerprint"]:
         raise RingbenchError(f"the images of '{images.spec.name}' are not those that {names[0]} and {names[1]} were measured on")
     found = [_predictions(results_dir, record) for record in records]

@@ -83,7 +83,7 @@ def _unmeasured(cell: Cell, images: AnnotatedSet) -> UsageError | None:
     """A headline metric that this protocol will not have, found out before the training."""
     from transfer.detection import measure
 
-    if cell.state != "run" or cell.metric in (known := measure.names(cell.protocol, images.style)):
+    if cell.state != "run" or cell.metric in (known := measure.metrics_of(cell.protocol, images.style)):
         return None
     return UsageError(
         f"task {cell.task.name} is told by {cell.metric}, which is not measured; there are {', '.join(sorted(known))}"

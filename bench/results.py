@@ -109,13 +109,18 @@ def judge(record: Record, others: Iterable[Record]) -> tuple[str, list[str]]:
     return ("suspect" if reasons else "ok"), reasons
 
 
+def same_measurement(one: Record, other: Record) -> bool:
+    """Whether two numbers differ in nothing but the encoder: in the images, in all that the protocol means, in the precision."""
+    alike = all(one[key] == other[key] for key in ("task", "protocol", "fingerprint", "split_hash"))
+    return alike and all(one["inputs"][key] == other["inputs"][key] for key in ("protocol", "dtype"))
+
+
 def is_control_of(control: Record, record: Record) -> bool:
-    same = ("task", "protocol", "fingerprint", "split_hash")
     return (
         control["status"] != "failed"
         and control["certificate"]["source"] == "random" != record["certificate"]["source"]
         and all(control["certificate"][key] == record["certificate"][key] for key in ("arch", "stem"))
-        and all(control[key] == record[key] for key in same)
+        and same_measurement(control, record)
     )
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def command(*, from_source: bool = False) -> None:
 
     Raises Unavailable without a network or if pip fails, RingbenchError for one that is there and cannot be imported.
     """
-    if missing() is None and not (from_source and version("detectron2") == VERSION):
+    if missing() is None and not (from_source and _version() == VERSION):
         print(f"detectron2 is already here: {_checked()}; nothing to do")
         return
     if variable := offline():
@@ -127,6 +127,13 @@ def _checked() -> str:
             f"Detectron2 is installed but cannot be imported ({last}); remove it (pip uninstall detectron2) and run: {COMMAND}"
         )
     return done.stdout.strip()
+
+
+def _version() -> str | None:
+    try:
+        return version("detectron2")
+    except PackageNotFoundError:  # a checkout on the path
+        return None
 
 
 def _pip(*arguments: str) -> None:

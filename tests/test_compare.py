@@ -24,7 +24,7 @@ def test_two_detectors_are_compared_on_the_images_of_both(few_scenes, small, tmp
     found = json.loads(told.stdout)
     assert (found["backbones"], found["task"], found["seed"]) == (list(TWO), "shapes_det", 0)
     first, second = (
-        json.loads((results / name / "shapes_det" / "shapes-c4+2it@1.seed0.json").read_text())["metrics"] for name in TWO
+        json.loads((results / name / "shapes_det" / "shapes-c4-trunk+2it@1.seed0.json").read_text())["metrics"] for name in TWO
     )
     assert found["metrics"].keys() == first.keys() & second.keys() and "mask_AP" in found["metrics"]
     for metric, row in found["metrics"].items():
@@ -33,12 +33,12 @@ def test_two_detectors_are_compared_on_the_images_of_both(few_scenes, small, tmp
         assert row["ci_low"] <= row["difference"] <= row["ci_high"] and row["n"] == 3
 
     shown = bench(*ours, "compare", *TWO, "--task", "shapes_seg", "--results", results).output.splitlines()
-    assert shown[0].split() == ["shapes_seg,", "shapes-c4+2it@1,", "seed", "0,", "n", "3"]
+    assert shown[0].split() == ["shapes_seg,", "shapes-c4-trunk+2it@1,", "seed", "0,", "n", "3"]
     rows = [line.split() for line in shown if line.lstrip().startswith(("box_", "mask_"))]
     assert rows[0][0] == "mask_AP50", "the task's own number first"
     assert len(rows) == len(found["metrics"])
 
-    folder = results / TWO[1] / "shapes" / "shapes-c4+2it@1.seed0"
+    folder = results / TWO[1] / "shapes" / "shapes-c4-trunk+2it@1.seed0"
     kept = folder / "predictions.json"
     for damage, code, sentence in (
         (lambda: kept.write_text("[]"), 1, "is not what the run wrote that was measured; `bench run --force` makes it again"),
@@ -49,9 +49,9 @@ def test_two_detectors_are_compared_on_the_images_of_both(few_scenes, small, tmp
         told = bench(*ours, "compare", *TWO, "--task", "shapes_det", "--results", results)
         assert told.exit_code == code and sentence in told.output
     place = results / TWO[0] / "shapes_det"
-    shutil.copy(place / "shapes-c4+2it@1.seed0.json", place / "shapes-c4+3it@1.seed0.json")
+    shutil.copy(place / "shapes-c4-trunk+2it@1.seed0.json", place / "shapes-c4-trunk+3it@1.seed0.json")
     told = bench(*ours, "compare", *TWO, "--task", "shapes_det", "--results", results)
-    assert told.exit_code == 2 and "choose with --protocol: shapes-c4+2it@1, shapes-c4+3it@1" in told.output
+    assert told.exit_code == 2 and "choose with --protocol: shapes-c4-trunk+2it@1, shapes-c4-trunk+3it@1" in told.output
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from bench import cli, registry, results, setup_detection
 from bench import plan as planning
 from bench.plan import Options
+from ringbench.stopping import Preempted
 
 needs_detectron2 = pytest.mark.skipif(
     setup_detection.missing() is not None, reason="Detectron2 is not installed: bench setup detection"
@@ -218,7 +219,7 @@ def test_a_run_that_was_cut_short_goes_on_from_its_checkpoint(scenes, small, tmp
         cfg.SOLVER.CHECKPOINT_PERIOD = cfg.SOLVER.IMS_PER_BATCH = 1
         return cfg
 
-    def killed(cfg, model, category_ids):
+    def killed(*arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(config, "read", saving)
@@ -231,6 +232,57 @@ def test_a_run_that_was_cut_short_goes_on_from_its_checkpoint(scenes, small, tmp
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "Starting training from iteration 2" in log
     assert "training was cut short and gone on with at iteration 2" in outcome["notes"]
+
+
+def altered(path, change) -> None:
+    state = torch.load(path, weights_only=True)
+    change(state["model"])
+    torch.save(state, path)
+
+
+@needs_detectron2
+def test_a_checkpoint_with_other_tensors_or_another_encoder_is_not_gone_on_with(scenes, small, tmp_path, monkeypatch):
+    from ringbench.errors import RingbenchError
+
+    with monkeypatch.context() as patch:
+        at_iteration(2, lambda: os.kill(os.getpid(), signal.SIGTERM), patch)
+        with pytest.raises(Preempted):
+            measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=5)
+    path = tmp_path / "run" / "model_0000001.pth"
+    altered(path, lambda model: model["backbone.body.network.conv1.weight"].add_(1))
+    with pytest.raises(RingbenchError, match=r"what is frozen in .* is not what the run began with"):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=5)
+    altered(path, lambda model: model.pop("roi_heads.box_predictor.cls_score.weight"))
+    with pytest.raises(RingbenchError, match=r"cannot be gone on from \(it lacks, .*cls_score.weight"):
+        measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=5)
+
+
+@needs_detectron2
+def test_checkpoints_of_earlier_processes_do_not_pile_up(scenes, small, tmp_path, monkeypatch):
+    for number in (2, 4, 6):
+        with monkeypatch.context() as patch:
+            at_iteration(number, lambda: os.kill(os.getpid(), signal.SIGTERM), patch)
+            with pytest.raises(Preempted):
+                measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=40)
+    left = sorted(path.name for path in (tmp_path / "run").glob("model_*.pth"))
+    assert left == ["model_0000003.pth", "model_0000005.pth"], "the last, and the one it went on from"
+
+
+@needs_detectron2
+def test_sigterm_while_it_predicts_loses_no_training(scenes, small, tmp_path, monkeypatch):
+    from transfer.detection import train
+
+    instances_to_coco_json = train.instances_to_coco_json
+
+    def asked_back(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return instances_to_coco_json(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "instances_to_coco_json", asked_back)
+        with pytest.raises(Preempted, match=r"SIGTERM after training; .* goes on with predicting"):
+            measured(scenes, tmp_path / "run", "coco-c4-1x@1")
+    assert measured(scenes, tmp_path / "run", "coco-c4-1x@1")["run"]["begun"] == 2, "nothing was left to train"
 
 
 def at_iteration(number: int, act, monkeypatch) -> None:
@@ -246,11 +298,9 @@ def at_iteration(number: int, act, monkeypatch) -> None:
 
 @needs_detectron2
 def test_sigterm_leaves_a_checkpoint_and_the_same_command_goes_on(scenes, small, tmp_path, monkeypatch):
-    from ringbench.stopping import Preempted
-
     with monkeypatch.context() as patch:
         at_iteration(2, lambda: os.kill(os.getpid(), signal.SIGTERM), patch)
-        with pytest.raises(Preempted, match=r"SIGTERM after iteration 2; the same command goes on"):
+        with pytest.raises(Preempted, match=r"SIGTERM after iteration 2; the same command .* goes on"):
             measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=5)
     assert (tmp_path / "run" / "last_checkpoint").read_text() == "model_0000001.pth"
     outcome = measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=5)
@@ -264,8 +314,6 @@ def test_sigterm_that_kills_the_workers_of_the_loader_too_leaves_a_checkpoint(
 ):
     from detectron2.engine import SimpleTrainer
 
-    from ringbench.stopping import Preempted
-
     run_step = SimpleTrainer.run_step
 
     def without_workers(self):
@@ -275,7 +323,7 @@ def test_sigterm_that_kills_the_workers_of_the_loader_too_leaves_a_checkpoint(
         run_step(self)
 
     monkeypatch.setattr(SimpleTrainer, "run_step", without_workers)
-    with pytest.raises(Preempted, match=f"SIGTERM after iteration {iteration}; the same command goes on"):
+    with pytest.raises(Preempted, match=rf"SIGTERM after iteration {iteration}; the same command .* goes on"):
         measured(scenes, tmp_path / "run", "coco-c4-1x@1", iterations=20)
     assert [path.name for path in (tmp_path / "run").glob("*.pth")] == kept
 
@@ -386,6 +434,47 @@ def test_a_detector_that_cannot_learn_ten_images_by_heart_does_not_start_a_long_
 
 
 @needs_detectron2
+def test_the_check_of_keypoints_takes_images_that_have_some(scenes, small, tmp_path, monkeypatch):
+    """Detectron2 passes over images without, and fails where none is left."""
+    from transfer.detection import job
+
+    train = scenes.splits["train"]
+    last = train.images[-1]["id"]
+    bare = [
+        each if each["image_id"] == last else each | {"keypoints": [0] * len(each["keypoints"]), "num_keypoints": 0}
+        for each in train.annotations
+    ]
+    scenes = replace(scenes, splits=scenes.splits | {"train": replace(train, annotations=bare)})
+
+    class Enough(Exception):
+        pass
+
+    def evaluated(few, *arguments, **options):
+        assert [image["id"] for image in few.images] == [last]
+        raise Enough
+
+    monkeypatch.setattr(job, "BRIEF", 1)
+    monkeypatch.setattr(job, "evaluate", evaluated)
+    with pytest.raises(Enough):
+        measured(scenes, tmp_path / "run", "coco-keypoint-fpn-1x@1", iterations=job.LONG)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_detectron2
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("protocol", ["coco-c4-1x@1", "coco-keypoint-fpn-1x@1"])
+def test_a_gpu_trains_with_processes_that_load_images_and_goes_on(scenes, small, tmp_path, monkeypatch, protocol, dtype):
+    where = {"device": torch.device("cuda"), "dtype": dtype, "iterations": 6, "batch": 2}
+    with monkeypatch.context() as patch:
+        at_iteration(2, lambda: os.kill(os.getpid(), signal.SIGTERM), patch)
+        with pytest.raises(Preempted):
+            measured(scenes, tmp_path / "run", protocol, **where)
+    outcome = measured(scenes, tmp_path / "run", protocol, **where)
+    assert outcome["run"]["begun"] == 2
+    assert max(outcome["run"]["parity"].values()) < 1e-4
+
+
+@needs_detectron2
 def test_the_check_on_ten_images_lets_pass_what_learns_and_leaves_short_runs_alone(scenes, small, tmp_path, monkeypatch):
     from transfer.detection import job
 
@@ -425,7 +514,7 @@ def test_bench_run_trains_once_for_boxes_and_masks_and_writes_whole_records(few_
     records = results.read_all(tmp_path / "results")
     assert {(record["task"], record["metric"]) for record in records} == {("shapes_det", "box_AP50"), ("shapes_seg", "mask_AP50")}
     one, two = records
-    assert one["protocol"] == "shapes-c4+2it@1"
+    assert one["protocol"] == "shapes-c4-trunk+2it@1"
     assert one["metrics"] == two["metrics"]
     assert one["run"] == two["run"], "one training"
     assert one["level"] == "stages"
@@ -436,7 +525,7 @@ def test_bench_run_trains_once_for_boxes_and_masks_and_writes_whole_records(few_
     assert again.output.count("done") == 3
     board = bench("leaderboard", "export")
     assert "box_AP50" in board.output
-    assert "shapes-c4+2it@1" in board.output
+    assert "shapes-c4-trunk+2it@1" in board.output
 
 
 @needs_detectron2
@@ -447,7 +536,7 @@ def test_test_images_that_cannot_be_used_stop_a_run_before_training_unless_they_
     parts = "train: [{annotations: train.json, images: train}], test: [{annotations: test.json, images: test}]"
     (tmp_path / "registry.yaml").write_text(
         f"imagesets:\n  mine: {{title: Mine, provider: coco, {parts}}}\n"
-        "tasks:\n  mine_det: {imageset: mine, protocol: shapes-c4@1, metric: box_AP50}\n"
+        "tasks:\n  mine_det: {imageset: mine, protocol: shapes-c4-trunk@1, metric: box_AP50}\n"
     )
     arguments = ("run", "--backbone", "random_resnet18", "--task", "mine_det", "--iterations", 1, "--batch", 1)
 
@@ -482,7 +571,7 @@ def test_without_detectron2_its_tasks_are_unavailable_and_say_what_to_run(monkey
     told = bench("run", "--backbone", "random_resnet18", "--task", "shapes_det")
     assert told.exit_code == 3
     assert "bench setup detection" in told.output
-    assert "bench setup detection" in bench("show", "coco_det").output or "coco" in bench("show", "coco_det").output
+    assert "coco-c4-1x@1" in bench("show", "coco_det").output
     assert "bench setup detection" in bench("show", "shapes_det").output
     assert "bench setup detection" in bench("doctor").output
 
@@ -491,10 +580,10 @@ def test_the_plan_gives_a_shortened_detector_a_protocol_of_its_own_and_leaves_pr
     known = registry.load()
     options = Options(tmp_path, tmp_path, iterations=100)
     plan = planning.make(known, ["random_resnet18"], ["shapes_det", "digits_knn"], [0], options)
-    assert {cell.protocol.name for cell in plan.cells} == {"shapes-c4+100it@1", "knn@1"}
+    assert {cell.protocol.name for cell in plan.cells} == {"shapes-c4-trunk+100it@1", "knn@1"}
     detector = next(cell for cell in plan.cells if cell.task.name == "shapes_det")
     assert detector.protocol.settings["iterations"] == 100
-    assert detector.path.name == "shapes-c4+100it@1.seed0.json"
+    assert detector.path.name == "shapes-c4-trunk+100it@1.seed0.json"
 
 
 def test_boxes_and_masks_of_one_image_set_are_one_group_and_labels_another(tmp_path):
@@ -527,7 +616,7 @@ def test_a_task_told_by_a_number_that_was_not_measured_is_a_failure_with_the_kno
 
     known = registry.load()
     task = known.tasks["shapes_det"].model_copy(update={"metric": "box_AP5"})
-    specs = known.backbones["random_resnet18"], task, known.protocols["shapes-c4@1"], known.imagesets["shapes"]
+    specs = known.backbones["random_resnet18"], task, known.protocols["shapes-c4-trunk@1"], known.imagesets["shapes"]
     nothing = {"inputs": {}, "certificate": {}, "images": None, "pipeline": "", "skipped": {}, "notes": []}
     with pytest.raises(RingbenchError, match="told by box_AP5, which was not measured; there are box_AP50"):
         finish(planning.Cell(*specs, 0, tmp_path), {"metrics": {"box_AP50": {}}}, Options(tmp_path, tmp_path), **nothing)
@@ -538,7 +627,9 @@ def test_a_detector_is_not_trained_for_a_number_it_cannot_give(few_scenes, small
     from transfer.detection import measure
 
     monkeypatch.setattr(measure, "launch", lambda *arguments: pytest.fail("it trained"))
-    (tmp_path / "registry.yaml").write_text("tasks:\n  mine: {imageset: shapes, protocol: shapes-c4@1, metric: keypoint_AP}\n")
+    (tmp_path / "registry.yaml").write_text(
+        "tasks:\n  mine: {imageset: shapes, protocol: shapes-c4-trunk@1, metric: keypoint_AP}"
+    )
     run = ("run", "--backbone", "random_resnet18", "--task", "mine", "--results", tmp_path / "results")
     told = bench("--registry", tmp_path / "registry.yaml", *run)
     assert told.exit_code == 1

@@ -56,8 +56,8 @@ def detector(images, backbone, name: str = "shapes_c4", freeze: str = "encoder",
 def configuration(images, backbone, name="shapes_c4", freeze="encoder", pipeline=PIPELINE, batch=None, iterations=None):
     chosen = settings({"config": name, "freeze": freeze} | ({"iterations": iterations} if iterations else {}))
     arch, stem = (backbone.certificate[key] for key in ("arch", "stem"))
-    names = data.register(images)
-    return config.bound(chosen, arch, stem, pipeline, images, names, batch=batch, seed=0, device=CPU, dtype=torch.float32)
+    data.register(images)
+    return config.bound(chosen, arch, stem, pipeline, images, batch=batch, seed=0, device=CPU, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("freeze", ["encoder", "trunk", "none"])
@@ -385,5 +385,19 @@ def test_a_second_set_of_the_same_name_takes_the_place_of_the_first(shapes):
 
     data.register(shapes)
     smaller = replace(shapes.splits["test"], images=shapes.splits["test"].images[:3])
-    names = data.register(replace(shapes, splits=shapes.splits | {"test": smaller}))
-    assert len(DatasetCatalog.get(names["test"])) == 3
+    data.register(replace(shapes, splits=shapes.splits | {"test": smaller}))
+    assert len(DatasetCatalog.get(data.name_of(shapes, "test"))) == 3
+
+
+@pytest.mark.parametrize("name", ["shapes_c4", "shapes_fpn"])
+@pytest.mark.parametrize("freeze", ["encoder", "none"])
+def test_maps_from_which_regions_are_cut_are_float32_in_mixed_precision_too(shapes, name, freeze):
+    """Detectron2 rounds the regions to the type of the map: in bfloat16 by as much as 4 pixels beyond 1,024."""
+    _, model = detector(shapes, encoder("resnet18"), name, freeze)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert {level.dtype for level in model.backbone(torch.rand(1, 3, 64, 64)).values()} == {torch.float32}
+
+
+def test_a_schedule_without_drops_says_none(shapes):
+    cfg = configuration(shapes, encoder("resnet18"), iterations=1)
+    assert config.schedule(cfg) == "1 iterations of 4 images, learning rate 0.02, warm-up 0"

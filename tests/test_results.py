@@ -64,6 +64,8 @@ def control(value=70.0, **changes):
         ({"value": 40.0}, [control(70.0)], "suspect", "no better than random_resnet18"),
         ({"value": 71.9}, [control(70.0, fingerprint="other images")], "ok", None),
         ({"value": 71.9}, [control(70.0, task="mnist_knn")], "ok", None),
+        ({"value": 71.9}, [control(70.0, inputs=record()["inputs"] | {"protocol": "another batch"})], "ok", None),
+        ({"value": 71.9}, [control(70.0, inputs=record()["inputs"] | {"dtype": "bfloat16"})], "ok", None),
         ({"value": 71.9}, [record("another_encoder", value=70.0)], "ok", None),
         ({"source": "random", "value": 70.0}, [control(70.0)], "ok", None),
     ],

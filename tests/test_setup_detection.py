@@ -90,7 +90,7 @@ def test_the_official_source_takes_the_place_of_the_repacked_wheel_but_not_of_it
     monkeypatch.setattr(setup_detection, "_checked", lambda: "0.6")
     monkeypatch.setattr(setup_detection, "missing", lambda: None)
     for installed in ("0.6", setup_detection.VERSION):
-        monkeypatch.setattr(setup_detection, "version", lambda name, installed=installed: installed)
+        monkeypatch.setattr(setup_detection, "_version", lambda installed=installed: installed)
         setup_detection.command(from_source=True)
     assert calls == [("install", "setuptools", "wheel"), ("install", "--no-build-isolation", setup_detection.SOURCE)]
     told = capsys.readouterr().out.splitlines()

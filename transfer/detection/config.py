@@ -10,6 +10,7 @@ from imagesets.annotated import AnnotatedSet
 from imagesets.pipeline import Pipeline
 from imagesets.validation import passed_over
 from ringbench.errors import UsageError
+from transfer.detection.data import name_of
 from transfer.detection.settings import CONFIGS, Settings, detector_inputs
 
 FREEZE_AT = {"encoder": 5, "trunk": 4, "none": 0}  # stem .. res5, stem .. res4, nothing
@@ -34,14 +35,13 @@ def bound(
     stem: str,
     pipeline: Pipeline,
     images: AnnotatedSet,
-    names: dict[str, str],
     *,
     batch: int | None,
     seed: int,
     device: torch.device,
     dtype: torch.dtype,
 ) -> CfgNode:
-    """The configuration in full; `names` are the catalogue names of the splits train and test.
+    """The configuration in full.
 
     Raises UsageError where it asks for masks or keypoints that a split lacks, or for a pyramid on a stem that leaves res2 larger
     than a quarter of the image.
@@ -57,7 +57,7 @@ def bound(
     model.WEIGHTS = ""
     cfg.merge_from_list([part for item in detector_inputs(pipeline).items() for part in item])
     _fit_to(cfg, images)
-    cfg.DATASETS.TRAIN, cfg.DATASETS.TEST = (names["train"],), (names["test"],)
+    cfg.DATASETS.TRAIN, cfg.DATASETS.TEST = ((name_of(images, split),) for split in ("train", "test"))
     cfg = scaled(cfg, batch, chosen.iterations)
     cfg.SEED, cfg.MODEL.DEVICE = seed, str(device)
     cfg.SOLVER.AMP.ENABLED = dtype != torch.float32
@@ -89,10 +89,10 @@ def scaled(cfg: CfgNode, batch: int | None, iterations: int | None) -> CfgNode:
 def schedule(cfg: CfgNode) -> str:
     """The schedule in words."""
     solver = cfg.SOLVER
-    steps = " and ".join(f"{step:,}" for step in solver.STEPS)
+    drops = f"x {solver.GAMMA:g} at {' and '.join(f'{step:,}' for step in solver.STEPS)}, " if solver.STEPS else ""
     return (
         f"{solver.MAX_ITER:,} iterations of {solver.IMS_PER_BATCH} images, learning rate {solver.BASE_LR:g}, "
-        f"x {solver.GAMMA:g} at {steps}, warm-up {solver.WARMUP_ITERS:,}"
+        f"{drops}warm-up {solver.WARMUP_ITERS:,}"
     )
 
 

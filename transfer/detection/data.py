@@ -10,13 +10,15 @@ from pycocotools import mask
 from imagesets.annotated import AnnotatedSet, AnnotatedSplit
 
 
-def register(images: AnnotatedSet) -> dict[str, str]:
-    """Put the splits into the catalogues, in place of what had their names; returns {split: name there}."""
-    names = {}
+def name_of(images: AnnotatedSet, split: str) -> str:
+    """In the catalogues."""
+    return f"{images.spec.name}/{split}"
+
+
+def register(images: AnnotatedSet) -> None:
+    """Put the splits into the catalogues, in place of what had their names."""
     for split, part in images.splits.items():
-        names[split] = f"{images.spec.name}/{split}"
-        enter(names[split], records(part, images.category_ids), images)
-    return names
+        enter(name_of(images, split), records(part, images.category_ids), images)
 
 
 def enter(name: str, records: list[dict], images: AnnotatedSet) -> None:

@@ -27,7 +27,7 @@ from imagesets.pipeline import Pipeline
 from imagesets.validation import passed_over
 from ringbench import files, progress
 from ringbench.errors import RingbenchError
-from ringbench.stopping import Diverged
+from ringbench.stopping import Diverged, Termination
 from transfer.detection import checks, data
 from transfer.detection import model as detectors
 from transfer.detection.evaluate import evaluate
@@ -60,27 +60,37 @@ def work(job: Job) -> None:
     """Train, test and leave everything in the folder of the run."""
     first, started = comm.is_main_process(), time.monotonic()
     bar = progress.bar(job.label) if first else nullcontext()
-    with _logged(job.folder if first else None), bar as update:
+    with _logged(job.folder if first else None), bar as update, Termination() as termination, _float32():
         data.register(job.images)
         if job.overfit_check and job.cfg.SOLVER.MAX_ITER >= LONG and not (job.folder / "last_checkpoint").exists():
-            _overfit(job)
-        trainer, parity = _trainer(job, update)
+            _overfit(job, termination)
+        trainer, parity = _trainer(job, termination, update)
         begun = trainer.resume()
         if first and begun:
             print(f"{job.label}: goes on at iteration {begun:,}", file=sys.stderr, flush=True)
-        before = detectors.frozen_sha256(trainer.network)
+        frozen = _frozen(job, trainer, begun, first)
         trained = time.monotonic()
         trainer.train()
-        if detectors.frozen_sha256(trainer.network) != before:
+        if detectors.frozen_sha256(trainer.network) != frozen:
             raise RingbenchError("the frozen part of the detector changed; this is a fault of ringbench or of a plug-in")
         predicting = time.monotonic()
-        predictions = predict(job.cfg, trainer.network, job.images.category_ids)
+        predictions = predict(job.cfg, trainer.network, job.images.category_ids, termination)
         seconds = {"prepare": trained - started, "train": predicting - trained, "predict": time.monotonic() - predicting}
         if first:
             _write(job.folder / "predictions.json", predictions)
-            told = {"parity": parity, "frozen_sha256": before, "seconds": seconds, "begun": begun}
+            told = {"parity": parity, "frozen_sha256": frozen, "seconds": seconds, "begun": begun}
             told["predictions_sha256"] = files.sha256_file(job.folder / "predictions.json")
             files.write_json(job.folder / "finished.json", told)
+
+
+def _frozen(job: Job, trainer: Trainer, begun: int, first: bool) -> str | None:
+    """The hash of what must not move. Raises RingbenchError where a run that goes on did not begin with it."""
+    found, path = detectors.frozen_sha256(trainer.network), job.folder / "frozen.json"
+    if begun and json.loads(path.read_bytes()) != found:
+        raise RingbenchError(f"what is frozen in {job.folder} is not what the run began with; --force begins again")
+    if first and not begun:
+        files.write_json(path, found)
+    return found
 
 
 def _write(path: Path, predictions: list[dict]) -> None:
@@ -91,10 +101,10 @@ def _write(path: Path, predictions: list[dict]) -> None:
         raise Diverged("the detector predicts numbers that are not finite; look at its log and its learning rate") from None
 
 
-def _trainer(job: Job, update=None) -> tuple[Trainer, dict[str, float]]:
+def _trainer(job: Job, termination: Termination, update=None) -> tuple[Trainer, dict[str, float]]:
     """A detector with the encoder in it, checked, and how far its features are from the encoder's."""
     seed_all_rng((job.seed + comm.get_rank() + _begun(job.folder)) % 2**32)
-    trainer = Trainer(job.cfg, job.dtype, update)
+    trainer = Trainer(job.cfg, job.dtype, update, termination)
     detectors.fill(trainer.network, job.trunk)
     checks.check_pixels(trainer.network, job.pipeline)
     file = job.images.splits["train"].images[0]["file_name"]
@@ -108,10 +118,12 @@ def _begun(folder: Path) -> int:
     return int(number[1]) + 1 if number else 0
 
 
-def _overfit(job: Job) -> None:
+def _overfit(job: Job, termination: Termination) -> None:
     """Raises RingbenchError if the detector cannot learn a few images by heart (CASES E2)."""
     cfg, split = job.cfg.clone(), job.images.splits["train"]
-    annotated = {annotation["image_id"] for annotation in split.annotations if not passed_over(annotation)}
+    points = cfg.MODEL.KEYPOINT_ON  # Detectron2 passes over images that have none
+    objects = [each for each in split.annotations if not passed_over(each) and (each["num_keypoints"] if points else True)]
+    annotated = {annotation["image_id"] for annotation in objects}
     images = [image for image in split.images if image["id"] in annotated][:FEW]
     ids = {image["id"] for image in images}
     few = replace(split, images=images, annotations=[each for each in split.annotations if each["image_id"] in ids])
@@ -121,9 +133,9 @@ def _overfit(job: Job) -> None:
     cfg.OUTPUT_DIR = str(job.folder / "overfit")
     cfg.SOLVER.MAX_ITER, cfg.SOLVER.STEPS, cfg.SOLVER.WARMUP_ITERS = BRIEF, (), BRIEF // 4
     cfg.TEST.PRECISE_BN.NUM_ITER = FEW
-    trainer, _ = _trainer(replace(job, cfg=cfg))
+    trainer, _ = _trainer(replace(job, cfg=cfg), termination)
     trainer.train()
-    predictions = predict(cfg, trainer.network, job.images.category_ids)
+    predictions = predict(cfg, trainer.network, job.images.category_ids, termination)
     score = 0.0
     if comm.is_main_process():
         score = evaluate(few, few.categories, predictions, "bbox", resamples=1).metrics["AP50"]["value"]
@@ -133,6 +145,13 @@ def _overfit(job: Job) -> None:
             f"after {BRIEF} iterations on {len(images)} images the detector finds nothing on the same images (AP50 0): the "
             "annotations, the encoder or the schedule are at fault; --no-overfit-check trains nevertheless"
         )
+
+
+@contextmanager
+def _float32() -> Iterator[None]:
+    """What is called float32 is: by default cuDNN multiplies in TF32, which has the precision of float16."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
 
 
 @contextmanager

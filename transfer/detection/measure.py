@@ -22,7 +22,7 @@ from transfer.detection.predictions import WORDS
 from transfer.detection.settings import settings
 from transfer.spec import ProtocolSpec
 
-VERSION = 2  # of what is done here: a run of another is not gone on with
+VERSION = 3  # of what is done here: a run of another is not gone on with
 
 
 def measure(
@@ -55,14 +55,12 @@ def measure(
         trunk = checks.calibrated(backbone, pipeline, images.splits["train"])
         seen = min(checks.CALIBRATION, len(images.splits["train"].images))
         notes.append(f"batch norm statistics of the random encoder are those of {seen} training images")
-    names = data.register(images)
     cfg = config.bound(
         chosen,
         certificate["arch"],
         certificate["stem"],
         pipeline,
         images,
-        names,
         batch=batch,
         seed=seed,
         device=device,
@@ -110,7 +108,7 @@ def measure(
     }
 
 
-def names(protocol: ProtocolSpec, style: str) -> set[str]:
+def metrics_of(protocol: ProtocolSpec, style: str) -> set[str]:
     """What the protocol can measure on annotations in that style, some of it only where there are objects of all sizes."""
     kinds = _kinds(config.read(settings(protocol.settings).config))
     found = {f"{WORDS[kind]}_{name}" for kind in kinds for name in SUMMARY[kind]}

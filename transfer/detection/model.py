@@ -89,7 +89,7 @@ class TrunkBackbone(Backbone):
         stages = self.body(images, 4)
         if self.res5 is not None:
             stages["res5"] = self.res5(stages["res4"])
-        return {level: stages[level] for level in self._out_features}
+        return _exact({level: stages[level] for level in self._out_features})
 
 
 @BACKBONE_REGISTRY.register()
@@ -98,9 +98,16 @@ def build_trunk_backbone(cfg, input_shape: ShapeSpec) -> TrunkBackbone:
     return TrunkBackbone(_built(cfg), resnets.OUT_FEATURES, cfg.MODEL.BACKBONE.FREEZE_AT, resnets.NORM)
 
 
+class TrunkFPN(FPN):
+    """Detectron2's pyramid."""
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return _exact(super().forward(images))
+
+
 @BACKBONE_REGISTRY.register()
-def build_trunk_fpn_backbone(cfg, input_shape: ShapeSpec) -> FPN:
-    return FPN(
+def build_trunk_fpn_backbone(cfg, input_shape: ShapeSpec) -> TrunkFPN:
+    return TrunkFPN(
         bottom_up=build_trunk_backbone(cfg, input_shape),
         in_features=cfg.MODEL.FPN.IN_FEATURES,
         out_channels=cfg.MODEL.FPN.OUT_CHANNELS,
@@ -164,6 +171,12 @@ def frozen_sha256(model: nn.Module) -> str | None:
     """sha256 over everything in a detector that is frozen; None where nothing is."""
     frozen = nn.ModuleList(part for part in (bottom(model).body, head(model)) if isinstance(part, Frozen))
     return trunk_sha256(frozen) if len(frozen) else None
+
+
+def _exact(stages: dict[str, Tensor]) -> dict[str, Tensor]:
+    """In float32: Detectron2 rounds the corners of regions to the type of the map that they are cut from, and bfloat16 has no
+    pixel beyond 256 to itself."""
+    return {level: stage.float() for level, stage in stages.items()}
 
 
 def _built(cfg) -> Trunk | TwoStream:

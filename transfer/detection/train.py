@@ -21,12 +21,21 @@ from ringbench.errors import RingbenchError
 from ringbench.stopping import Diverged, Preempted, Termination
 from transfer.detection.mapper import Mapper
 
+AGAIN = "the same command (without --force, which begins again) goes on"
+
 
 class Trainer(DefaultTrainer):
-    """Detectron2's trainer without its evaluation; `progress(done, total)` is called after each iteration."""
+    """Detectron2's trainer without its evaluation. Each iteration calls `progress(done, total)` and asks `termination`."""
 
-    def __init__(self, cfg: CfgNode, dtype: torch.dtype, progress: Callable[[int, int], None] | None = None) -> None:
+    def __init__(
+        self,
+        cfg: CfgNode,
+        dtype: torch.dtype,
+        progress: Callable[[int, int], None] | None = None,
+        termination: Termination | None = None,
+    ) -> None:
         super().__init__(cfg)
+        self._termination = termination or Termination()
         self._trainer.precision = dtype  # of AMP, where the configuration has it
         self._trainer.data_loader = self._batches = _Batches(self._trainer.data_loader)
         if progress:
@@ -60,34 +69,39 @@ class Trainer(DefaultTrainer):
             raise RingbenchError(
                 f"the last checkpoint in {self.cfg.OUTPUT_DIR} cannot be gone on from ({reason}); --force begins again"
             ) from error
+        if comm.is_main_process():
+            for path in Path(self.cfg.OUTPUT_DIR).glob("model_*.pth"):  # Detectron2 forgets those of an earlier process
+                if str(path) != self.checkpointer.get_checkpoint_file():
+                    path.unlink()
         return self.start_iter
 
     def train(self) -> None:
         """Raises Diverged where the loss leaves the numbers, Preempted after SIGTERM; the last checkpoint stays (CASES N2)."""
-        with Termination() as self.termination:
-            try:
-                super().train()
-            except FloatingPointError as error:
-                raise Diverged(
-                    f"training diverged at iteration {self.iter:,} on the images {', '.join(map(str, self._batches.images))} "
-                    f"({str(error).splitlines()[-1]}); checkpoints from before are in {self.cfg.OUTPUT_DIR}, a result is not"
-                ) from None
-            except (OSError, RuntimeError):
-                if not self.termination.come:
-                    raise
-                self._leave(self.iter)  # SIGTERM came to the workers of the loader too, and a batch never came
+        try:
+            super().train()
+        except FloatingPointError as error:
+            images = ", ".join(map(str, self._batches.images)) + " of the first process" * (comm.get_world_size() > 1)
+            raise Diverged(
+                f"training diverged at iteration {self.iter:,} on the images {images} ({str(error).splitlines()[-1]}); "
+                f"checkpoints from before are in {self.cfg.OUTPUT_DIR}, a result is not"
+            ) from None
+        except (OSError, RuntimeError):
+            if not self._termination.come:
+                raise
+            self._leave(self.iter)  # SIGTERM came to the workers of the loader too, and a batch never came
 
     def after_step(self) -> None:
         """Between two iterations, after every hook has seen the last one: a place to stop."""
         super().after_step()
-        if max(comm.all_gather(self.termination.come)) and self.iter + 1 < self.max_iter:
+        if max(comm.all_gather(self._termination.come)) and self.iter + 1 < self.max_iter:
             self._leave(self.iter + 1)
 
     def _leave(self, done: int) -> NoReturn:
         """With a checkpoint of so many iterations, unless that is where this run began."""
         if done > self.start_iter:
             self.checkpointer.save(f"model_{done - 1:07d}", iteration=done - 1)
-        raise Preempted(f"stopped by SIGTERM after iteration {done:,}; the same command goes on from {self.cfg.OUTPUT_DIR}")
+        comm.synchronize()  # a process that ends before the first one has written would end that one too
+        raise Preempted(f"stopped by SIGTERM after iteration {done:,}; {AGAIN} in {self.cfg.OUTPUT_DIR}")
 
 
 class Checkpointer(DetectionCheckpointer):
@@ -102,9 +116,14 @@ class Checkpointer(DetectionCheckpointer):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             raise RingbenchError(
-                f"{path} cannot be written ({str(error).splitlines()[0]}): is the disk full? Make room and run the same command "
-                "again, which goes on from the checkpoint before"
+                f"{path} cannot be written ({str(error).splitlines()[0]}): is the disk full? Make room; {AGAIN}"
             ) from error
+
+    def _log_incompatible_keys(self, incompatible) -> None:
+        """Called for a checkpoint with other tensors than the model, which would keep its first ones without a word."""
+        wrong = [*incompatible.missing_keys, *incompatible.unexpected_keys, *(key for key, *_ in incompatible.incorrect_shapes)]
+        if wrong:
+            raise RingbenchError(f"it lacks, or has in another shape, or too many: {', '.join(sorted(wrong)[:3])}")
 
     def tag_last_checkpoint(self, last_filename_basename: str) -> None:
         files.sync(Path(self.save_dir, last_filename_basename))
@@ -131,22 +150,27 @@ class _Told(HookBase):
         self._progress(self.trainer.iter + 1, self.trainer.max_iter)
 
 
-def predict(cfg: CfgNode, model: nn.Module, category_ids: list[int]) -> list[dict]:
-    """Detections of the test set as COCO's results, with the set's ids of the classes; empty but on the first process."""
+def predict(cfg: CfgNode, model: nn.Module, category_ids: list[int], termination: Termination) -> list[dict]:
+    """Detections of the test set as COCO's results, with the set's ids of the classes; empty but on the first process.
+
+    Raises Preempted after SIGTERM.
+    """
     loader = build_detection_test_loader(cfg, cfg.DATASETS.TEST[0], mapper=Mapper(cfg, is_train=False))
-    return inference_on_dataset(model.eval(), loader, _Collected(category_ids)).get("predictions", [])
+    return inference_on_dataset(model.eval(), loader, _Collected(category_ids, termination)).get("predictions", [])
 
 
 class _Collected(DatasetEvaluator):
     """Keeps all detections in COCO's form and evaluates nothing."""
 
-    def __init__(self, category_ids: list[int]) -> None:
-        self._category_ids, self._found = category_ids, []
+    def __init__(self, category_ids: list[int], termination: Termination) -> None:
+        self._category_ids, self._termination, self._found = category_ids, termination, []
 
     def reset(self) -> None:
         self._found = []
 
     def process(self, inputs: list[dict], outputs: list[dict]) -> None:
+        if self._termination.come:
+            raise Preempted(f"stopped by SIGTERM after training; {AGAIN} with predicting")
         for image, output in zip(inputs, outputs, strict=True):
             for detection in instances_to_coco_json(output["instances"].to("cpu"), image["image_id"]):
                 self._found.append(detection | {"category_id": self._category_ids[detection["category_id"]]})
