@@ -1,5 +1,7 @@
 """What a run leaves behind to go on from: whole files, the last few and the best by kNN."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -23,7 +25,7 @@ class Checkpoints:
         """Write the state at a step. What a killed run left half-written is swept away; files that are whole stay whole."""
         path = self.folder / f"step_{step:08d}.pt"
         with files.atomic_path(path) as temporary:
-            torch.save(state, temporary)
+            _write(state, temporary)
         if best:
             with files.atomic_path(self.folder / "best.pt") as temporary:
                 temporary.write_bytes(path.read_bytes())
@@ -35,10 +37,30 @@ class Checkpoints:
 
     def read(self, path: Path) -> dict:
         """Raises RingbenchError for a file that is no checkpoint."""
-        try:
+        with taking_up(path):
             return torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # whatever is wrong with the file, the sentence is the same
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise RingbenchError(
-                f"{path} cannot be read as a checkpoint ({reason}); remove it to go on from an earlier one"
-            ) from None
+
+
+@contextlib.contextmanager
+def taking_up(path: Path) -> Iterator[None]:
+    """Whatever is wrong with the file or what is in it, the sentence is the same."""
+    try:
+        yield
+    except RingbenchError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()).partition(". ")[0][:200] or type(error).__name__
+        raise RingbenchError(
+            f"{path} cannot be read as a checkpoint ({reason}); remove it to go on from an earlier one"
+        ) from error
+
+
+def _write(state: dict, path: Path) -> None:
+    """torch reports a full disk, which Python told it of, as a mistake in its own archive."""
+    try:
+        with path.open("wb") as file:
+            torch.save(state, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise

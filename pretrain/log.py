@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -17,10 +18,10 @@ class Log:
 
     def __init__(self, folder: Path, step: int, say: Callable[[str], None] = print) -> None:
         self.path, self.say = folder / "log.jsonl", say
-        kept = [line for line in self._lines() if json.loads(line)["step"] <= step]
+        kept = [line for line in self._lines() if _step(line) <= step]
         files.write_text(self.path, "".join(f"{line}\n" for line in kept))
         self.board = None
-        if importlib.util.find_spec("tensorboard"):
+        if importlib.util.find_spec("tensorboard") and str(folder).isprintable():  # it fails where the name is no text
             from torch.utils.tensorboard import SummaryWriter
 
             self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
@@ -29,10 +30,10 @@ class Log:
         """Whole lines: a killed run may have left half of one."""
         if not self.path.exists():
             return []
-        return [line for line in self.path.read_text().split("\n")[:-1] if line]
+        return self.path.read_text(errors="replace").split("\n")[:-1]
 
     def write(self, step: int, **values: float) -> None:
-        with self.path.open("a") as file:
+        with files.naming(self.path), self.path.open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
         if self.board:
             for name, value in values.items():
@@ -48,6 +49,14 @@ class Log:
     def close(self) -> None:
         if self.board:
             self.board.close()
+
+
+def _step(line: str) -> float:
+    """Of a record; what is none, as a machine without power leaves behind, is of no step."""
+    try:
+        return json.loads(line)["step"] + 0
+    except (ValueError, TypeError, LookupError):
+        return math.inf
 
 
 class Silent(Log):

@@ -12,6 +12,7 @@ from ringbench.wording import nearest
 
 Share = Annotated[float, Field(ge=0, le=1)]  # of the whole training: it holds for any number of epochs
 Positive = Annotated[float, Field(gt=0)]
+Edge = Annotated[int, Field(ge=1, le=10_000)]  # pixels of the shorter side
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 
 
@@ -44,8 +45,8 @@ class Recipe(Spec):
     bn_groups: Count = 1  # parts of the global batch with batch norm statistics of their own
 
     views: str  # a family of augmentations: pretrain.views
-    resize: Count = 256  # shorter side of the stored images, where they are files
-    image_size: Count = 224
+    resize: Edge = 256  # of the stored images, where they are files
+    image_size: Edge = 224
     normalize: Literal["dataset", "imagenet"] = "dataset"
 
     epochs: Count

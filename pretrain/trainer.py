@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from imagesets.image_set import ImageSet
 from pretrain import optimizers
-from pretrain.checkpoint import Checkpoints
+from pretrain.checkpoint import Checkpoints, taking_up
 from pretrain.data import RESIDENT, Images
 from pretrain.distributed import anywhere, gather, rank, world
 from pretrain.learner import Learner
@@ -242,12 +242,18 @@ class Trainer:
         if not path:
             return
         state = self.checkpoints.read(path)
+        with taking_up(path):
+            self._take_up(state, path)
+
+    def _take_up(self, state: dict, path: Path) -> None:
         now = self.recipe.model_dump()
         changed = [key for key, value in state["recipe"].items() if now.get(key) != value]
         if changed:
             raise UsageError(f"{path} was written with another {', '.join(changed)}: give the same, or --out DIR for another run")
         if state["data"] != self._data_identity():
             raise UsageError(f"{path} was trained on other images or splits: give the same --data, or --out DIR for another run")
+        if not 0 <= state["step"] <= self.recipe.epochs * self.sampler.steps:
+            raise ValueError(f"it is of step {state['step']}")
         self.learner.load_state_dict(state["learner"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.best, self.last_loss = state["step"], state["best"], state["last_loss"]

@@ -54,9 +54,10 @@ def exclusive(folder: Path) -> Iterator[None]:
     """No other process is in here with the same folder, which need not exist. Raises RingbenchError where one is."""
     from filelock import FileLock, Timeout
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    place = folder.resolve()  # `.` has no name, and by another name or a link it is the same folder
+    place.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0):
+        with FileLock(place.parent / f".{place.name}.lock", timeout=0):
             yield
     except Timeout:
         raise RingbenchError(f"another process is at work in {folder}; wait for it, or choose another folder") from None

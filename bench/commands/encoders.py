@@ -53,7 +53,8 @@ def pretrain(
     device: Device = "auto",
     data: DataDir = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Checkpoints and log. Default: runs/RECIPE.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", file_okay=False, help="Checkpoints and log. Default: runs/RECIPE.", show_default=False),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would cost and stop.")] = False,
