@@ -1,17 +1,16 @@
 """`bench pretrain`: a recipe and an image set become an encoder with a name."""
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import editing, registry
+from bench import editing, registry, streams
 from bench.registry import Registry
 from imagesets.spec import ImagesetSpec
 from pretrain import recipe as recipes
 from pretrain.spec import Recipe
 from ringbench import files, places, progress
-from ringbench.errors import RingbenchError, UsageError
+from ringbench.errors import UsageError
 
 
 class Job(NamedTuple):
@@ -43,14 +42,14 @@ def command(
     _check_name(known, recipe, word)
     job = Job(recipe, _imageset(known, recipe, data), data or places.data(), out or Path("runs") / recipe.name, device, resume)
     if dry_run:
-        return _told(_show_cost, job)
-    if nproc > 1:
-        from pretrain import processes
+        return _show_cost(job)
+    from pretrain import processes
 
-        code = processes.start(nproc, _told, _train, job)
+    if nproc > 1:
+        processes.start(nproc, _rank, job)
     else:
-        code = _train(job)
-    return code or _register(extra, known, recipe)
+        _train(job)
+    return _register(extra, known, recipe) if processes.is_first() else 0
 
 
 def _imageset(known: Registry, recipe: Recipe, data: Path | None) -> ImagesetSpec:
@@ -71,19 +70,13 @@ def _check_name(known: Registry, recipe: Recipe, word: str) -> None:
         raise UsageError(f'the name "{recipe.name}" is taken in the registry; choose another with --set name=NAME')
 
 
-def _told(function, job: Job) -> int:
-    """In a process of its own nobody else turns an error into a sentence; the first rank speaks for all."""
-    from pretrain.distributed import rank
-
-    try:
-        return function(job)
-    except RingbenchError as error:
-        if rank() == 0:
-            print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+def _rank(job: Job) -> None:
+    """A process of its own, whose streams are too."""
+    streams.prepare()
+    _train(job)
 
 
-def _train(job: Job) -> int:
+def _train(job: Job) -> None:
     from backbones.device import resolve_device
     from pretrain import export, processes
     from pretrain.distributed import rank
@@ -101,7 +94,6 @@ def _train(job: Job) -> int:
             path = places.checkpoints() / f"{job.recipe.name}.safetensors"
             export.write(trainer, path)
             print(f"wrote {path} and its card {path.with_suffix('.json').name}")
-    return 0
 
 
 def _trainer(job: Job, device, update):
