@@ -175,10 +175,11 @@ class Trainer:
         record = self.around.out / "diverged.json"
         if rank() == 0:
             files.write_json(record, {"step": step, "epoch": epoch, "batch": batch, "images": keys})
-        kept = self.checkpoints.latest() or "none was written yet"
+        latest = self.checkpoints.latest()
+        kept = f"the last good checkpoint is {latest}" if latest else "no checkpoint had been written"
         raise Diverged(
             f"{finding} (batch {batch} of epoch {epoch}: {keys[0]} and {len(keys) - 1} more, all in {record}); "
-            f"the last good checkpoint is {kept}; a lower lr or float32 may help"
+            f"{kept}; a lower lr or float32 may help"
         )
 
     def _begin_epoch(self, epoch: int) -> None:
@@ -241,9 +242,7 @@ class Trainer:
         if not path:
             return
         state = self.checkpoints.read(path)
-        now = self.recipe.model_dump()
-        changed = [key for key, value in state["recipe"].items() if now.get(key) != value]
-        if changed:
+        if changed := self.recipe.differing(state["recipe"]):
             raise UsageError(f"{path} was written with another {', '.join(changed)}: give the same, or --out DIR for another run")
         if state["data"] != self._data_identity():
             raise UsageError(f"{path} was trained on other images or splits: give the same --data, or --out DIR for another run")

@@ -87,7 +87,17 @@ def test_a_preempted_run_asks_to_be_queued_again():
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"), [("settings.kk=3", "unknown setting 'kk' of ir; expected k"), ("views=rign", "unknown views 'rign'")]
+    ("change", "sentence"),
+    [
+        ("settings.kk=3", 'unknown key "kk" in the settings of recipe "iring_digits"; did you mean "k"?'),
+        ("settings.n=3", "expected k, temperature, momentum, form"),  # what the trainer itself gives is no setting
+        ("settings.temperature=abc", '"temperature" of the settings of recipe "iring_digits" is "abc"; expected a number'),
+        ("settings.temperature=[1]", "is a list; expected a number"),
+        ("settings.k=1e9", "is the number 1000000000.0; expected a whole number"),
+        ("settings.k=0", "is the number 0; expected greater than or equal to 1"),
+        ("settings.form=nse", 'expected softmax or nce; did you mean "nce"?'),
+        ("views=rign", "unknown views 'rign'"),
+    ],
 )
 def test_what_only_the_parts_know_is_refused_in_a_sentence(change, sentence):
     result = invoke("pretrain", "iring_digits", "--device", "cpu", "--set", change)
