@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import editing, registry, streams
+from bench import registry, streams, trained
 from bench.registry import Registry
 from imagesets.spec import ImagesetSpec
 from pretrain import recipe as recipes
@@ -22,6 +22,7 @@ class Job(NamedTuple):
     out: Path
     device: str
     resume: bool
+    force: bool
 
 
 def command(
@@ -33,14 +34,19 @@ def command(
     data: Path | None = None,
     out: Path | None = None,
     resume: bool = False,
+    force: bool = False,
     dry_run: bool = False,
     nproc: int = 1,
 ) -> int:
     """Returns the exit code. Raises UsageError or Unavailable before anything is trained."""
     recipe = recipes.load(word, changes)
     known = registry.load(extra)
-    _check_name(known, recipe, word)
-    job = Job(recipe, _imageset(known, recipe, data), data or places.data(), out or Path("runs") / recipe.name, device, resume)
+    trained.check_name(known, recipe, word)
+    if not force:
+        trained.check_file(recipe)
+    trained.check_entry(extra, known, recipe, force)
+    imageset, out = _imageset(known, recipe, data), out or Path("runs") / recipe.name
+    job = Job(recipe, imageset, data or places.data(), out, device, resume, force)
     if dry_run:
         return _show_cost(job)
     from pretrain import processes
@@ -49,7 +55,10 @@ def command(
         processes.start(nproc, _rank, job)
     else:
         _train(job)
-    return _register(extra, known, recipe) if processes.is_first() else 0
+    if processes.is_first():
+        trained.register(extra, recipe, force)
+        print(f"Try it: bench run --backbone {recipe.name} --task '{recipe.imageset}_knn'")
+    return 0
 
 
 def _imageset(known: Registry, recipe: Recipe, data: Path | None) -> ImagesetSpec:
@@ -58,16 +67,6 @@ def _imageset(known: Registry, recipe: Recipe, data: Path | None) -> ImagesetSpe
     if data is None:
         raise UsageError(f"{recipe.name} trains on a folder of yours: name it with --data DIR")
     return ImagesetSpec(name="folder", title=str(data), provider="folder", root=str(data.absolute()))
-
-
-def _check_name(known: Registry, recipe: Recipe, word: str) -> None:
-    """A name that cannot be registered is found out before the training, not after."""
-    if recipes.is_file(word) and recipe.name in recipes.words():  # its numbers would be listed as those of another encoder
-        raise UsageError(f'"{recipe.name}" is a recipe that comes with ringbench; give the one in {word} another `name`')
-    taken = {word.casefold() for section in registry.SECTIONS for word in known.words(section)}
-    entry = known.backbones.get(recipe.name)
-    if recipe.name.casefold() in taken and (entry is None or entry.source != f"recipe:{recipe.name}"):
-        raise UsageError(f'the name "{recipe.name}" is taken in the registry; choose another with --set name=NAME')
 
 
 def _rank(job: Job) -> None:
@@ -91,7 +90,8 @@ def _train(job: Job) -> None:
                 print(_summary(job, trainer), flush=True)
             trainer.run()
         if first:
-            path = places.checkpoints() / f"{job.recipe.name}.safetensors"
+            path = trained.path_of(job.recipe)
+            _check(job, trainer.images)  # another may have come meanwhile
             export.write(trainer, path)
             print(f"wrote {path} and its card {path.with_suffix('.json').name}")
 
@@ -102,10 +102,16 @@ def _trainer(job: Job, device, update):
     from pretrain.trainer import Surroundings, Trainer
 
     images = image_set.load(job.imageset, job.data)
+    _check(job, images)
     around = Surroundings(job.out, device, job.resume, progress=update)
     if rank() == 0:
         print(f"{job.recipe.name}: {job.recipe.title}", flush=True)
     return Trainer(job.recipe, images, *_colours(job.recipe, images), around)
+
+
+def _check(job: Job, images) -> None:
+    if not job.force:
+        trained.check_file(job.recipe, (images.fingerprint, images.split_hash))
 
 
 def _colours(recipe: Recipe, images):
@@ -150,31 +156,4 @@ def _show_cost(job: Job) -> int:
     print(f"{job.recipe.name}: {job.recipe.title}")
     for label, value in cost.estimate(job.recipe, n, len(images.classes), size, resolve_device(job.device)).items():
         print(f"  {label:<14} {value}")
-    return 0
-
-
-def _register(extra: Path | None, known: Registry, recipe: Recipe) -> int:
-    """Give the encoder an entry in the user's registry, unless it has one."""
-    if recipe.name not in known.backbones:
-        path = (extra or registry.overlay() or places.home() / "registry.yaml").resolve()
-        fields = {
-            "title": recipe.title,
-            "aliases": [word for word in recipes.aliases(recipe.name) if word not in known.words("backbones")],
-            "arch": recipe.arch,
-            "stem": recipe.stem,
-            "source": f"recipe:{recipe.name}",
-            "pipeline": recipe.pipeline,
-            "pretraining": recipe.title,
-        }
-        editing.add_backbone(path, recipe.name, {key: value for key, value in fields.items() if value})
-        print(f"registered {recipe.name} in {path}")
-    else:
-        entry = known.backbones[recipe.name]
-        other = [key for key in ("arch", "stem") if getattr(entry, key) != getattr(recipe, key)]
-        if other:
-            raise UsageError(
-                f"the entry {recipe.name} ({known.places[recipe.name]}) has another {', '.join(other)} than what was trained; "
-                "correct it there"
-            )
-    print(f"Try it: bench run --backbone {recipe.name} --task '{recipe.imageset}_knn'")
     return 0

@@ -30,7 +30,7 @@ CONTRACT = {
     "convert": "--to --out --arch --stem --format --checkpoint-key --pipeline",
     "registry": "",
     "registry verify": "--online",
-    "pretrain": "--set --device --data --out --resume --dry-run --nproc",
+    "pretrain": "--set --device --data --out --resume --force --dry-run --nproc",
     "leaderboard": "",
     "leaderboard show": "--results --task",
     "leaderboard export": "--results --format --out --task --wide",

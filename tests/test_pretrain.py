@@ -2,14 +2,16 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from safetensors import safe_open
 from typer.testing import CliRunner
 
-from bench import registry
+from bench import editing, registry
 from bench.cli import app
 from pretrain import recipe as recipes
 from pretrain.stopping import Preempted
@@ -82,6 +84,76 @@ def test_a_folder_needs_its_place_and_a_taken_name_is_refused():
     assert result.exit_code == 2 and 'the name "cifar10" is taken' in result.stderr
 
 
+def test_another_training_takes_the_name_of_an_encoder_only_when_told_to_and_then_its_entry_too(tmp_path):
+    words = ["pretrain", "iring_digits", "--device", "cpu", *SHORT]
+    assert invoke(*words).exit_code == 0
+    path, registered = places.checkpoints() / "iring_digits.safetensors", places.home() / "registry.yaml"
+    first, text = path.read_bytes(), registered.read_text()
+    for more in (["--out", "b"], ["--dry-run"]):
+        refused = invoke(*words, "--set", "seed=1", "--set", "image_size=24", *more)
+        assert refused.exit_code == 2
+        assert f"error: iring_digits was trained with another image_size, seed ({path.with_suffix('.json')}): " in refused.stderr
+        assert "--set name=NAME trains this one beside it, bench pretrain --force replaces it" in refused.stderr
+    assert path.read_bytes() == first and not (tmp_path / "b").exists()
+    shutil.rmtree("runs")  # the very same training may be done again
+    assert invoke(*words, "--set", "keep=5").exit_code == 0
+    assert path.read_bytes() == first and registered.read_text() == text
+    registered.write_text(text.replace("irings_digits", "mine") + "\ntasks: {}  # mine\n")
+    assert invoke(*words, "--set", "image_size=24", "--force", "--out", "b").exit_code == 0
+    assert path.read_bytes() != first
+    entry = registry.load().backbones["iring_digits"]
+    assert "center_crop(24)" in entry.pipeline and entry.pretraining == entry.title and "image_size=24" in entry.title
+    assert entry.aliases == ["mine"] and registered.read_text().endswith("\ntasks: {}  # mine\n")
+
+
+def encoder_of(name: str, *changes: str) -> Path:
+    """The card of an encoder that seems to be there."""
+    path = places.checkpoints() / f"{name}.safetensors"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    card = {"recipe": recipes.load(name, list(changes)).model_dump(), "data": {"fingerprint": "f", "split_hash": "s"}}
+    path.with_suffix(".json").write_text(json.dumps(card))
+    return path.with_suffix(".json")
+
+
+def test_an_encoder_of_other_images_or_of_nobody_knows_what_is_not_replaced_unseen():
+    card = encoder_of("ir_digits")
+    refused = invoke("pretrain", "ir_digits", "--device", "cpu")
+    assert refused.exit_code == 2 and f"ir_digits was trained with another set of images ({card})" in refused.stderr
+    for content in ("{}", "[1]", "{", '{"recipe": 1}'):
+        card.write_text(content)
+        refused = invoke("pretrain", "ir_digits", "--device", "cpu")
+        assert refused.exit_code == 2 and "has no card beside it that says how it was trained" in refused.stderr
+    assert not list(Path("runs").glob("*/*"))
+
+
+def test_an_entry_that_says_something_else_than_the_recipe_is_told_before_the_training():
+    again = ("--set name=NAME trains this one beside it", "bench pretrain --force replaces it")
+    packaged = invoke("pretrain", "iring_imagenet", "--force", "--set", "epochs=3")  # its entry comes with ringbench and stays
+    assert packaged.exit_code == 2 and "has another pretraining than this training" in packaged.stderr
+    assert again[0] in packaged.stderr and again[1] not in packaged.stderr
+    fields = {"title": "x", "arch": "resnet18x0.5", "source": "recipe:ir_digits", "pipeline": recipes.load("ir_digits").pipeline}
+    editing.add_backbone(places.home() / "registry.yaml", "ir_digits", fields | {"pretraining": "IR on the digits"})
+    told = invoke("pretrain", "ir_digits", "--device", "cpu").stderr
+    assert "registry.yaml:4) has another pretraining than this training" in told and all(words in told for words in again)
+    encoder_of("ir_digits")  # it is the same recipe: the words of a person stay
+    assert "another set of images" in invoke("pretrain", "ir_digits", "--device", "cpu").stderr
+    registry_file = places.home() / "registry.yaml"
+    registry_file.write_text(registry_file.read_text().replace("resize(64", "resize(80"))
+    assert "has another pipeline than this training" in invoke("pretrain", "ir_digits", "--device", "cpu").stderr
+
+
+def test_an_entry_that_cannot_be_written_is_told_before_the_training(tmp_path):
+    path = tmp_path / "registry.yaml"
+    path.write_text("backbones: {}\n? complicated\n: layout\n")
+    refused = invoke("pretrain", "ir_digits", "--device", "cpu")
+    assert refused.exit_code == 2 and "registry.yaml:2" in refused.stderr
+    path.write_text("backbones: {a: {title: A, arch: resnet18, source: random, pipeline: rgb}}\n")
+    refused = invoke("pretrain", "ir_digits", "--device", "cpu")
+    assert refused.exit_code == 2 and "laid out in a way that cannot be added to" in refused.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_preempted_run_asks_to_be_queued_again():
     assert Preempted.exit_code == os.EX_TEMPFAIL == 75
 
@@ -94,6 +166,7 @@ def test_a_preempted_run_asks_to_be_queued_again():
         ("settings.temperature=abc", '"temperature" of the settings of recipe "iring_digits" is "abc"; expected a number'),
         ("settings.temperature=[1]", "is a list; expected a number"),
         ("settings.k=1e9", "is the number 1000000000.0; expected a whole number"),
+        ("settings.k=99999999999999999999", "expected less than or equal to 10000000"),
         ("settings.k=0", "is the number 0; expected greater than or equal to 1"),
         ("settings.form=nse", 'expected softmax or nce; did you mean "nce"?'),
         ("views=rign", "unknown views 'rign'"),
