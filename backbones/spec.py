@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
-from ringbench.spec import Name, Seed, Spec
+from ringbench.spec import Name, Seed, Spec, Written
 
 # x2 and x0.5 scale the channels of every layer, wide_ only the 3x3 convolutions inside the bottlenecks.
 Arch = Literal[
@@ -24,10 +24,8 @@ Stem = Literal[
 ]  # what each is: backbones/stems.py
 
 
-class ReferenceScore(BaseModel):
+class ReferenceScore(Written):
     """A published number that a run of this backbone on one task should reproduce, in percent."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     metric: str
     score: float
@@ -35,10 +33,8 @@ class ReferenceScore(BaseModel):
     source: str
 
 
-class PublishedScore(BaseModel):
+class PublishedScore(Written):
     """A number somebody reported, in percent, by a protocol that is not ours: to be shown, not to be compared with."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     metric: str
     score: float

@@ -45,7 +45,7 @@ def register(
     from backbones import loading
     from bench.convert import described, left_out
 
-    path = (extra or registry.overlay() or places.home() / "registry.yaml").resolve()
+    path = target(extra)
     found = described(checkpoint, arch, stem, format, checkpoint_key, pipeline)
     fields = {
         "title": name,
@@ -59,7 +59,7 @@ def register(
         "pipeline": found.pipeline,
     }
     fields = {key: value for key, value in fields.items() if value}
-    _, spec = _draft(path, name, fields)
+    _, spec = draft(path, name, fields)
     backbone = loading.load(spec)
     certificate = backbone.certificate
     drift = (
@@ -106,15 +106,20 @@ def _drift(backbone: Any, spec: BackboneSpec, imageset: ImagesetSpec) -> dict[st
     }
 
 
-def add_backbone(path: Path, name: str, fields: dict[str, Any]) -> BackboneSpec:
+def target(extra: Path | None) -> Path:
+    """The registry that new entries go to: `extra`, or the overlay in use, or the one at home, which may not be there yet."""
+    return (extra or registry.overlay() or places.home() / "registry.yaml").resolve()
+
+
+def add_backbone(path: Path, name: str, fields: dict[str, Any], replace: bool = False) -> BackboneSpec:
     """Add an entry to the registry file, which is made where there is none. Two processes that add at once both succeed.
 
-    Raises UsageError if the entry is not sound or its name is taken.
+    Raises UsageError if the entry is not sound, or its name is taken and it is not to `replace` that entry.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(path.with_name(f".{path.name}.lock"), timeout=PATIENCE_S):
-            text, spec = _draft(path, name, fields)
+            text, spec = draft(path, name, fields, replace)
             files.write_text(path, text)
     except Timeout:
         raise RingbenchError(f"{path} has been locked by another process for {PATIENCE_S} s; try again later") from None
@@ -127,24 +132,34 @@ def _source(checkpoint: Path, folder: Path) -> str:
     return f"./{checkpoint.relative_to(folder).as_posix()}" if checkpoint.is_relative_to(folder) else str(checkpoint)
 
 
-def _draft(path: Path, name: str, fields: dict[str, Any]) -> tuple[str, BackboneSpec]:
-    """The registry's text with the new entry, checked as a whole, and what the entry means."""
+def draft(path: Path, name: str, fields: dict[str, Any], replace: bool = False) -> tuple[str, BackboneSpec]:
+    """The registry's text with the new entry, checked as a whole, and what the entry means. Errors as in `add_backbone`."""
     exists = path.exists()
     known = registry.load(path if exists else registry.PACKAGED)
-    if name in known.backbones:
+    if name in known.backbones and not replace:
         raise UsageError(f'the name "{name}" is taken ({known.places[name]}); choose another')
     old = path.read_bytes().decode() if exists else HEADER
-    new = _splice(old, name, fields)
+    new = _splice(_without(old, name) if replace else old, name, fields)
     wanted = yaml_lines.read(old).value or {}
     wanted["backbones"] = (wanted.get("backbones") or {}) | {name: fields}
     if yaml_lines.read(new).value != wanted:
-        raise UsageError(
-            f"{path} is laid out in a way `bench register` cannot add to; add this yourself:\n{_block(name, fields)}"
-        )
+        raise UsageError(f"{path} is laid out in a way that cannot be added to; add this yourself:\n{_block(name, fields)}")
     known, problems = registry.check(path, new)
     if problems:
         raise UsageError(problems[0].sentence)
     return new, known.backbones[name]
+
+
+def _without(text: str, name: str) -> str:
+    """The text without the entry, where it has lines of its own."""
+    root = yaml.compose(text, Loader=yaml_lines.LOADER)
+    sections = [section for key, section in root.value if key.value == "backbones"] if root else []
+    entries = sections[0].value if sections and isinstance(sections[0], yaml.MappingNode) else ()
+    for key, entry in entries:
+        if key.value == name:
+            start, end = key.start_mark.index - key.start_mark.column, text.find("\n", _end(entry) - 1) + 1
+            return text[:start] + text[end or len(text) :]
+    return text
 
 
 def _splice(text: str, name: str, fields: dict[str, Any]) -> str:

@@ -34,7 +34,6 @@ AXES = ("imageset", "protocol")  # along which a family of tasks is written as a
 NO_PATH = re.compile(
     r"random|recipe:\w[\w.@+-]*|https?://[^/\s]+/\S*[^/\s]|hf:[\w.-]+/[\w.-]+(/[\w.-]+)*"
 )  # sources that are no local file
-LARGEST = 1_000_000  # bytes; people write registries by hand
 
 
 class Where(NamedTuple):
@@ -86,7 +85,7 @@ class File:
     """
 
     def __init__(self, path: Path, text: str | None = None) -> None:
-        document = yaml_lines.read(_content(path) if text is None else text)
+        document = yaml_lines.read(yaml_lines.content(Path(shown(path)), "registry") if text is None else text)
         self.folder = path.absolute().parent
         self.where = Where(shown(path), {(): 1} | document.lines)
         self.entries: list[Entry] = []
@@ -162,24 +161,6 @@ class File:
         if isinstance(spec, BackboneSpec) and not NO_PATH.fullmatch(spec.source):
             spec = spec.model_copy(update={"source": str(self.folder / Path(spec.source).expanduser())})
         self.entries.append(Entry(section, spec, where))
-
-
-def _content(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST:
-            raise UsageError(
-                f"{shown(path)} has {path.stat().st_size} bytes, a registry at most {LARGEST}; is it the right file?"
-            )
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"the registry {shown(path)} cannot be read: {error.strerror}") from None
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UsageError(
-            f"{shown(path)}:{line}: byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        ) from None
 
 
 def _content_problems(spec: Spec) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -1,12 +1,10 @@
 """`bench pretrain`: a recipe and an image set become an encoder with a name."""
 
-import contextlib
-import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import editing, registry
+from bench import registry, streams, trained
 from bench.registry import Registry
 from imagesets.spec import ImagesetSpec
 from pretrain import recipe as recipes
@@ -24,6 +22,7 @@ class Job(NamedTuple):
     out: Path
     device: str
     resume: bool
+    force: bool
 
 
 def command(
@@ -35,26 +34,31 @@ def command(
     data: Path | None = None,
     out: Path | None = None,
     resume: bool = False,
+    force: bool = False,
     dry_run: bool = False,
     nproc: int = 1,
-    force: bool = False,
 ) -> int:
     """Returns the exit code. Raises UsageError or Unavailable before anything is trained."""
     recipe = recipes.load(word, changes)
     known = registry.load(extra)
-    _check_name(known, recipe, word)
-    if not force and not dry_run:
-        _check_encoder(recipe)
-    job = Job(recipe, _imageset(known, recipe, data), data or places.data(), out or Path("runs") / recipe.name, device, resume)
+    trained.check_name(known, recipe, word)
+    if not force:
+        trained.check_file(recipe)
+    trained.check_entry(extra, known, recipe, force)
+    imageset, out = _imageset(known, recipe, data), out or Path("runs") / recipe.name
+    job = Job(recipe, imageset, data or places.data(), out, device, resume, force)
     if dry_run:
         return _show_cost(job)
     from pretrain import processes
 
     if nproc > 1:
-        processes.start(nproc, _train, job)
+        processes.start(nproc, _rank, job)
     else:
         _train(job)
-    return _register(extra, known, recipe) if processes.first() else 0
+    if processes.is_first():
+        trained.register(extra, recipe, force)
+        print(f"Try it: bench run --backbone {recipe.name} --task '{recipe.imageset}_knn'")
+    return 0
 
 
 def _imageset(known: Registry, recipe: Recipe, data: Path | None) -> ImagesetSpec:
@@ -65,41 +69,10 @@ def _imageset(known: Registry, recipe: Recipe, data: Path | None) -> ImagesetSpe
     return ImagesetSpec(name="folder", title=str(data), provider="folder", root=str(data.absolute()))
 
 
-def _check_name(known: Registry, recipe: Recipe, word: str) -> None:
-    """A name that cannot be registered is found out before the training, not after."""
-    if recipes.is_file(word) and recipe.name in recipes.words():  # its numbers would be listed as those of another encoder
-        raise UsageError(f'"{recipe.name}" is a recipe that comes with ringbench; give the one in {word} another `name`')
-    taken = {word.casefold() for section in registry.SECTIONS for word in known.words(section)}
-    entry = known.backbones.get(recipe.name)
-    if recipe.name.casefold() in taken and (entry is None or entry.source != f"recipe:{recipe.name}"):
-        raise UsageError(f'the name "{recipe.name}" is taken in the registry; choose another with --set name=NAME')
-    if entry and (other := [key for key in ("arch", "stem", "pipeline") if getattr(entry, key) != getattr(recipe, key)]):
-        raise UsageError(
-            f"the entry {recipe.name} ({known.places[recipe.name]}) has another {', '.join(other)} than what would be trained; "
-            "choose another name with --set name=NAME, or correct the entry"
-        )
-
-
-def _encoder(recipe: Recipe) -> Path:
-    return places.checkpoints() / f"{recipe.name}.safetensors"
-
-
-def _check_encoder(recipe: Recipe) -> None:
-    """An encoder that was trained otherwise is not replaced unasked: its results would be those of another one."""
-    path = _encoder(recipe)
-    if not path.exists():
-        return
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # no card, or none that can be read
-        before = json.loads(path.with_suffix(".json").read_bytes())["recipe"]
-        other = recipes.differences(before, recipe.model_dump(mode="json"))
-        if not other:
-            return
-        told = ", ".join(f"{key} {before.get(key)}" for key in other)
-        raise UsageError(
-            f"{path} was trained with another recipe ({told}); give this encoder a name of its own with --set name=NAME, or "
-            "replace that one with --force"
-        )
-    raise UsageError(f"{path} has no card that says how it was trained; choose another name with --set name=NAME, or --force")
+def _rank(job: Job) -> None:
+    """A process of its own, whose streams are too."""
+    streams.prepare()
+    _train(job)
 
 
 def _train(job: Job) -> None:
@@ -117,7 +90,8 @@ def _train(job: Job) -> None:
                 print(_summary(job, trainer), flush=True)
             trainer.run()
         if first:
-            path = _encoder(job.recipe)
+            path = trained.path_of(job.recipe)
+            _check(job, trainer.images)  # another may have come meanwhile
             export.write(trainer, path)
             print(f"wrote {path} and its card {path.with_suffix('.json').name}")
 
@@ -128,10 +102,16 @@ def _trainer(job: Job, device, update):
     from pretrain.trainer import Surroundings, Trainer
 
     images = image_set.load(job.imageset, job.data)
+    _check(job, images)
     around = Surroundings(job.out, device, job.resume, progress=update)
     if rank() == 0:
-        print(f"{job.recipe.name}: {recipes.described(job.recipe)}", flush=True)
+        print(f"{job.recipe.name}: {job.recipe.title}", flush=True)
     return Trainer(job.recipe, images, *_colours(job.recipe, images), around)
+
+
+def _check(job: Job, images) -> None:
+    if not job.force:
+        trained.check_file(job.recipe, (images.fingerprint, images.split_hash))
 
 
 def _colours(recipe: Recipe, images):
@@ -173,28 +153,7 @@ def _show_cost(job: Job) -> int:
     images = image_set.load(job.imageset, job.data)
     n = len(images.splits["train"] if job.recipe.objective == "supervised" else images.trainval)
     size = stored_size(images, job.recipe.resize)
-    print(f"{job.recipe.name}: {recipes.described(job.recipe)}")
+    print(f"{job.recipe.name}: {job.recipe.title}")
     for label, value in cost.estimate(job.recipe, n, len(images.classes), size, resolve_device(job.device)).items():
         print(f"  {label:<14} {value}")
-    return 0
-
-
-def _register(extra: Path | None, known: Registry, recipe: Recipe) -> int:
-    """Give the encoder an entry in the user's registry, unless it has one."""
-    if recipe.name not in known.backbones:
-        path = (extra or registry.overlay() or places.home() / "registry.yaml").resolve()
-        fields = {
-            "title": recipe.title,
-            "aliases": [word for word in recipes.aliases(recipe.name) if word not in known.words("backbones")],
-            "arch": recipe.arch,
-            "stem": recipe.stem,
-            "source": f"recipe:{recipe.name}",
-            "pipeline": recipe.pipeline,
-            "pretraining": recipes.described(recipe),
-        }
-        editing.add_backbone(path, recipe.name, {key: value for key, value in fields.items() if value})
-        print(f"registered {recipe.name} in {path}")
-    else:
-        print(f"registered already: {recipe.name} ({known.places[recipe.name]}), {known.backbones[recipe.name].pretraining}")
-    print(f"Try it: bench run --backbone {recipe.name} --task '{recipe.imageset}_knn'")
     return 0

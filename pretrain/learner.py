@@ -1,7 +1,9 @@
 """Views of a batch in, loss out: the encoder and its objective, joined by what the objective says it needs."""
 
+import inspect
+
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError, create_model
 from torch import Tensor, nn
 
 from pretrain import annealing, encoder, objectives
@@ -10,6 +12,8 @@ from pretrain.negatives import Ring
 from pretrain.shuffle_bn import shuffle, unshuffle
 from pretrain.spec import Negatives, Recipe
 from ringbench.errors import UsageError
+from ringbench.spec import Written
+from ringbench.wording import sentences
 
 ANNEALING = {
     "constant": annealing.Constant,
@@ -59,24 +63,20 @@ class Learner(nn.Module):
 
 
 def _objective(recipe: Recipe, n: int, classes: int, dim: int) -> nn.Module:
+    """Raises UsageError for settings that are not those of the objective."""
     kind = objectives.get(recipe.objective)
-    options = dict(recipe.settings)
     given = {"n": n, "classes": classes, "dim": dim, "negatives": ring(recipe.negatives), "warm_start": True}
-    accepted = kind.__init__.__annotations__
+    accepted = inspect.signature(kind).parameters
     if recipe.negatives and "negatives" not in accepted:
         raise UsageError(f"recipe {recipe.name!r}: the objective {recipe.objective} has no negatives to choose")
-    for key, value in options.items():
-        if key not in accepted or key in given:
-            known = ", ".join(word for word in accepted if word not in (*given, "return"))
-            raise UsageError(f"recipe {recipe.name!r}: unknown setting {key!r} of {recipe.objective}; expected {known}")
-        try:
-            TypeAdapter(accepted[key]).validate_python(value, strict=True)
-        except ValidationError as error:
-            sentence = error.errors()[0]["msg"]
-            raise UsageError(
-                f"recipe {recipe.name!r}: the setting {key!r} of {recipe.objective} is {value!r}: {sentence}"
-            ) from None
-    return kind(**options, **{key: value for key, value in given.items() if key in accepted})
+    types = {key: (each.annotation, each.default) for key, each in accepted.items() if key not in given}
+    settings = create_model("Settings", __base__=Written, **types)
+    try:
+        settings.model_validate(recipe.settings, strict=True)
+    except ValidationError as error:
+        told = (sentence for _, sentence in sentences(error, settings, f'the settings of recipe "{recipe.name}"'))
+        raise UsageError("\n       ".join(told)) from None
+    return kind(**recipe.settings, **{key: value for key, value in given.items() if key in accepted})
 
 
 def ring(negatives: Negatives | None) -> Ring | None:

@@ -29,7 +29,7 @@ def group(device: torch.device) -> Iterator[torch.device]:
     dist.destroy_process_group()  # not after an error: the others would fail of that, and perhaps tell theirs before this one
 
 
-def first() -> bool:
+def is_first() -> bool:
     """Whether this process is the one that speaks for all. Unlike `distributed.rank` it needs no group to be there."""
     return os.environ.get("RANK", "0") == "0"
 

@@ -7,7 +7,6 @@ applies to one method, and to those that extend it, there. A file of the user's 
 
 import contextlib
 import copy
-import errno
 import json
 import math
 from collections.abc import Iterator
@@ -17,43 +16,57 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pretrain.spec import Recipe, content_problems
+from pretrain.spec import ASIDE, Recipe, content_problems
 from ringbench import yaml_lines
 from ringbench.errors import UsageError
 from ringbench.wording import found, nearest, sentences
 
 FOLDER = Path(__file__).with_name("recipes")
-KEEPING = ("name", "title", "aliases", "knn_every", "save_every", "keep")  # change nothing about an encoder
-DEPTH, SIZE = 20, 65_536  # files that extend one another, and bytes of one: far more than a recipe needs
 
 
 class Draft:
-    """Values on their way to a recipe, each with the place a person wrote it in."""
+    """Values on their way to a recipe, each with the place a person wrote it in.
+
+    `titled` are the values there were when the title was written: it does not speak of what was changed afterwards.
+    """
 
     def __init__(self) -> None:
         self.value: dict[str, Any] = {}
         self.places: dict[tuple, str] = {}
         self.headers: dict[str, str] = {}
+        self.titled: dict[str, Any] = {}
 
-    def lay(self, value: dict[str, Any], places: dict[tuple, str], path: tuple = ()) -> None:
+    def lay(self, value: dict[str, Any], places: dict[tuple, str]) -> None:
         """Groups of keys are merged, anything else is replaced."""
-        target = self.value
-        for key in path:
-            target = target[key]
+        self._merge(self.value, value, ())
+        self.places |= {keys: place for keys, place in places.items() if keys[:1] and keys[0] in value}
+        if "title" in value:
+            self.titled = _flat(self.value)
+
+    def _merge(self, target: dict[str, Any], value: dict[str, Any], path: tuple) -> None:
         for key, item in value.items():
             here = (*path, key)
-            self.places[here] = places.get(here) or places[max((p for p in places if here[: len(p)] == p), key=len)]
             if isinstance(item, dict) and isinstance(target.get(key), dict):
-                self.lay(item, places, here)
+                self._merge(target[key], item, here)
             else:
+                self._forget(target.get(key), here)
                 target[key] = item
-                if isinstance(item, dict | list):
-                    self.places |= {p: place for p, place in places.items() if p[: len(here)] == here}
+
+    def _forget(self, value: Any, path: tuple) -> None:
+        """The places of a value that is to be replaced."""
+        self.places.pop(path, None)
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+            self._forget(item, (*path, key))
 
     def place(self, keys: tuple) -> str:
         while keys and keys not in self.places:
             keys = keys[:-1]
         return self.places.get(keys, self.places[()])
+
+    def changes(self) -> str:
+        """What the title does not speak of and the finished encoder depends on, as one would --set it."""
+        now = {key: item for key, item in _flat(self.value).items() if key.partition(".")[0] not in ASIDE}
+        return ", ".join(f"{key}={_shown(item)}" for key, item in now.items() if self.titled.get(key, self) != item)
 
 
 def names() -> list[str]:
@@ -94,50 +107,35 @@ def load(word: str, changes: list[str] | None = None) -> Recipe:
     return _validated(draft(word, changes))
 
 
-def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    """The keys that say something else about the encoder in one than in the other."""
-    return [key for key in sorted(a.keys() | b.keys()) if key not in KEEPING and a.get(key) != b.get(key)]
-
-
-def described(recipe: Recipe) -> str:
-    """The title, and what differs from the recipe that goes by it."""
-    name, values = f"{recipe.method}_{recipe.imageset}", recipe.model_dump(mode="json")
-    if name not in names():
-        return recipe.title
-    other = differences(load(name).model_dump(mode="json"), values)
-    return recipe.title + "".join(f", {key} {json.dumps(values[key])}" for key in other)
-
-
 def draft(word: str, changes: list[str] | None = None) -> Draft:
     result = _own(Path(word)) if is_file(word) else _generated(full_name(word))
     for change in changes or []:
         _change(result, change)
+    if any(change.startswith("title=") for change in changes or []):  # the command line is read as a whole
+        result.titled = _flat(result.value)
     return result
 
 
-def _own(path: Path, after: tuple[Path, ...] = ()) -> Draft:
+def _own(path: Path) -> Draft:
     """A recipe of the user's own, over the one that it extends; its name is the file's where it gives none."""
-    try:
+    layers, base = {}, str(path)
+    while is_file(base):
+        path = path.parent / base if layers else path
         value, lines, header = _read(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the recipe {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if not isinstance(value.get("extends"), str):
-        raise UsageError(f"{path}:1: a recipe of your own starts from another: add `extends: NAME` (`bench list recipes`)")
-    base, place = value.pop("extends"), f"{path}:{lines['extends',]}"
-    if path.resolve() in after:
-        raise UsageError(f"{place}: {path} extends itself, by way of {base}")
-    if len(after) == DEPTH:
-        raise UsageError(f"{place}: more than {DEPTH} files extend one another")
-    if is_file(base):
-        result = _own(path.parent / base, (*after, path.resolve()))
-    else:
-        try:
-            result = _generated(full_name(base))
-        except UsageError as error:
-            raise UsageError(f"{place}: {error}") from None
-    result.headers[str(path)] = header
-    result.value["name"], result.places["name",] = path.stem, str(path)
-    result.lay(value, {keys: f"{path}:{line}" for keys, line in lines.items()})
+        if not isinstance(value.get("extends"), str):
+            raise UsageError(f"{path}:1: a recipe of your own starts from another: add `extends: NAME` (`bench list recipes`)")
+        base, place = value.pop("extends"), f"{path}:{lines['extends',]}"
+        if path.resolve() in layers:
+            raise UsageError(f"{place}: {path} extends itself, by way of {base}")
+        layers[path.resolve()] = path, value, lines, header
+    try:
+        result = _generated(full_name(base))
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from None
+    for path, value, lines, header in reversed(layers.values()):
+        result.headers[str(path)] = header
+        result.value["name"], result.places["name",] = path.stem, str(path)
+        result.lay(value, {keys: f"{path}:{line}" for keys, line in lines.items()})
     return result
 
 
@@ -162,6 +160,7 @@ def _generated(name: str) -> Draft:
             prefix = ("methods", each)
             result.lay(special[each], {p[2:]: place for p, place in places.items() if p[:2] == prefix})
     result.value |= {"name": name, "method": method, "title": ", ".join(title)}
+    result.titled = _flat(result.value)
     return result
 
 
@@ -179,6 +178,8 @@ def _change(result: Draft, change: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"--set {change}: expected a finite number")
     path = tuple(key.split("."))
+    if len(path) > yaml_lines.DEPTH:
+        raise UsageError(f"--set {change}: nested more than {yaml_lines.DEPTH} levels deep")
     for part in reversed(path):
         value = {part: value}
     result.lay(value, {path[:depth]: f"--set {change}" for depth in range(len(path) + 1)})
@@ -197,7 +198,8 @@ def _validated(result: Draft) -> Recipe:
         problems += [(keys, f"{sentence} in {label}") for keys, sentence in content_problems(recipe)]
     if problems:
         raise UsageError("\n       ".join(f"{result.place(keys)}: {sentence}" for keys, sentence in problems))
-    return recipe
+    changes = result.changes()
+    return recipe.model_copy(update={"title": f"{recipe.title}; {changes}"}) if changes else recipe
 
 
 def _extended(method: str) -> Iterator[str]:
@@ -216,11 +218,7 @@ def _file(result: Draft, folder: str, stem: str) -> tuple[dict[str, Any], dict[t
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[tuple, int], str]:
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise OSError(errno.EINVAL, "it is no file")
-    if path.stat().st_size > SIZE:
-        raise OSError(errno.EFBIG, f"it has {path.stat().st_size:,} bytes, which no recipe has")
-    text = path.read_text(encoding="utf-8")
+    text = yaml_lines.content(path, "recipe")
     document = _parsed(text)
     for line, sentence in document.problems:
         raise UsageError(f"{path}:{line}: {sentence}")
@@ -234,6 +232,18 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple, int], str]:
 def _parsed(text: str) -> yaml_lines.Document:
     """The files are few and read for every name."""
     return yaml_lines.read(text)
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys in one row, as --set spells them."""
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat |= _flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item}
+    return flat
+
+
+def _shown(value: Any) -> str:
+    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))[:60]
 
 
 def _path(folder: str, stem: str) -> Path:

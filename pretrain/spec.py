@@ -1,25 +1,30 @@
 """What one training run is: the recipe, checked key by key. Imports no torch."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from backbones.spec import Arch, Stem
 from pretrain.objectives import OBJECTIVES
-from ringbench.spec import Name, Seed, Spec
+from ringbench.spec import Count, Name, Positive, Seed, Spec, Written
 from ringbench.wording import nearest
 
 Share = Annotated[float, Field(ge=0, le=1)]  # of the whole training: it holds for any number of epochs
-Positive = Annotated[float, Field(gt=0)]
 Edge = Annotated[int, Field(ge=1, le=10_000)]  # pixels of the shorter side
-Count = Annotated[int, Field(ge=1, lt=2**31)]
+ASIDE = {
+    "name",
+    "title",
+    "aliases",
+    "compile",
+    "knn_every",
+    "save_every",
+    "keep",
+}  # what an encoder is called, how a run is looked after
 
 
-class Negatives(BaseModel):
+class Negatives(Written):
     """A ring between two percentiles of similarity, and how it closes: `pretrain.negatives`, `pretrain.annealing`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     w_l: Annotated[float, Field(ge=0, lt=100)]
     w_u: Annotated[float, Field(gt=0, le=100)]
@@ -64,7 +69,7 @@ class Recipe(Spec):
     seed: Seed = 0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
     compile: bool = False
-    knn_every: Annotated[int, Field(ge=0, lt=2**31)] = 5  # epochs; 0: never
+    knn_every: Annotated[int, Field(ge=0, le=10**7)] = 5  # epochs; 0: never
     save_every: Count = 1  # epochs
     keep: Count = 2  # of the last checkpoints; the best by kNN is kept beside them
 
@@ -73,6 +78,11 @@ class Recipe(Spec):
         """How images are prepared for the finished encoder: as the Ring paper does, by each target's own statistics."""
         geometry = f"rgb|resize({max(self.resize, self.image_size)},bicubic)|center_crop({self.image_size})|scale01"
         return geometry if self.stem in ("lab", "ydbdr") else f"{geometry}|normalize(dataset)"  # colours are the trunk's affair
+
+    def differing(self, other: dict[str, Any]) -> list[str]:
+        """The keys in which another recipe, as it was written down, trains something else."""
+        mine = self.model_dump()
+        return [key for key, value in other.items() if key not in ASIDE and mine.get(key) != value]
 
 
 def content_problems(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -176,7 +176,7 @@ class Trainer:
         if rank() == 0:
             files.write_json(record, {"step": step, "epoch": epoch, "batch": batch, "images": keys})
         last = self.checkpoints.latest()
-        kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
+        kept = f"the last good checkpoint is {last}" if last else "no checkpoint had been written"
         raise Diverged(
             f"{finding} (batch {batch} of epoch {epoch}: {keys[0]} and {len(keys) - 1} more, all in {record}); "
             f"{kept}; a lower lr or float32 may help"
@@ -246,9 +246,7 @@ class Trainer:
             self._take_up(state, path)
 
     def _take_up(self, state: dict, path: Path) -> None:
-        now = self.recipe.model_dump()
-        changed = [key for key, value in state["recipe"].items() if now.get(key) != value]
-        if changed:
+        if changed := self.recipe.differing(state["recipe"]):
             raise UsageError(f"{path} was written with another {', '.join(changed)}: give the same, or --out DIR for another run")
         if state["data"] != self._data_identity():
             raise UsageError(f"{path} was trained on other images or splits: give the same --data, or --out DIR for another run")

@@ -25,13 +25,15 @@ def working() -> Iterator[None]:
         name, text = raised(str(error))
         kind = TOLD.get(name.rpartition(".")[2])
         if kind is None:
-            raise RingbenchError(f"process {error.error_index}: {name}: {text} (--debug shows where)") from error
+            raise RingbenchError(f"process {error.error_index}: {name}: {text.splitlines()[0]} (--debug shows where)") from error
         raise kind(text) from error
     except ProcessExitedException as error:
         if error.signal_name == "SIGTERM":
             raise Preempted("stopped by SIGTERM before or after training; the same command goes on") from error
-        how = f"was killed by {error.signal_name}" if error.signal_name else f"ended with exit code {error.exit_code}"
-        raise RingbenchError(f"process {error.error_index} {how}; was there too little memory?") from error
+        how = f"ended with exit code {error.exit_code} and did not say why"
+        if error.signal_name:
+            how = f"was killed by {error.signal_name}" + "; was there too little memory?" * (error.signal_name == "SIGKILL")
+        raise RingbenchError(f"process {error.error_index} {how}") from error
 
 
 @contextmanager

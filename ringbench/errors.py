@@ -37,11 +37,12 @@ def sentence(error: BaseException) -> str:
 
 
 def raised(traceback: str) -> tuple[str, str]:
-    """(type, message) at the end of a traceback, the first line of a message of several."""
+    """(type, message) at the end of a traceback."""
     lines = traceback.rstrip().splitlines()
-    last = max((i for i, line in enumerate(lines[:-1]) if line.startswith("  ")), default=len(lines) - 2)
-    name, _, message = lines[last + 1].partition(": ")
-    return name, message
+    frame = max((i for i, line in enumerate(lines) if line.startswith('  File "')), default=0)
+    last = next((i for i in range(frame, len(lines)) if not lines[i].startswith(" ")), len(lines) - 1)
+    name, _, message = lines[last].partition(": ")
+    return name, "\n".join([message, *lines[last + 1 :]])
 
 
 def _of_memory(error: BaseException, text: str) -> bool:

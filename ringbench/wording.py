@@ -17,6 +17,7 @@ TYPES = {  # pydantic's kinds of error
     "dict_type": "keys with values",
     "model_type": "keys with values",
 }
+MOST = 20  # findings about one entry that a person is told
 NAME_RULE = "letters, digits and _ . @ + - only, beginning with a letter, a digit or _"
 SHA256_RULE = "8 to 64 hexadecimal digits in lower case"
 
@@ -43,8 +44,9 @@ def found(value: Any) -> str:
 
 
 def sentences(error: ValidationError, model: type[BaseModel], label: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """pydantic's findings about the entry `label` as (keys that lead to the place, sentence)."""
-    findings = [finding for finding in error.errors(include_url=False) if finding["input"] is not UNREADABLE]
+    """pydantic's findings about the entry `label` as (keys that lead to the place, sentence); of very many the first."""
+    all_findings = [finding for finding in error.errors(include_url=False) if finding["input"] is not UNREADABLE]
+    findings = all_findings[:MOST]
     misspelt = [str(finding["loc"][-1]) for finding in findings if finding["type"] == "extra_forbidden"]
     lacking = [".".join(map(str, finding["loc"])) for finding in findings if finding["type"] == "missing"]
     lacking = [place for place in lacking if not get_close_matches(place.rpartition(".")[2], misspelt)]  # one mistake, not two
@@ -61,6 +63,8 @@ def sentences(error: ValidationError, model: type[BaseModel], label: str) -> Ite
             yield keys, f'unknown key "{last}" in {inside}{nearest(last, _known_keys(model, keys[:-1]))}'
         elif kind != "missing":
             yield keys, f'"{place}" of {label} is {found(finding["input"])}; expected {_expected(finding)}'
+    if all_findings[MOST:]:
+        yield (), f"{label} has {len(all_findings) - MOST} more such mistakes"
 
 
 def _expected(finding: Any) -> str:

@@ -1,13 +1,18 @@
 """YAML as `yaml.safe_load` reads it, with the line of every key, and stricter where a slip would pass unseen."""
 
 import math
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ringbench.errors import UsageError
+
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DEPTH = 20  # a registry needs five levels
+LARGEST = 1_000_000  # bytes; people write these files by hand
 TAG = "tag:yaml.org,2002:"
 JSON = {TAG + kind for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 UNREADABLE = ...  # stands where a value has a problem, so that one slip is reported once
@@ -20,6 +25,23 @@ class Document:
     value: Any = None
     lines: dict[tuple[str | int, ...], int] = field(default_factory=dict)
     problems: list[tuple[int, str]] = field(default_factory=list)
+
+
+def content(path: Path, kind: str) -> str:
+    """The text of a file that a person wrote. Raises UsageError if there is none; `kind` is what it should be."""
+    try:
+        with open(path, "rb", opener=_at_once) as file:
+            os.set_blocking(file.fileno(), True)
+            data = file.read(LARGEST + 1)
+            if len(data) > LARGEST:
+                raise UsageError(f"{path} has {path.stat().st_size} bytes, a {kind} at most {LARGEST}; is it the right file?")
+    except (OSError, ValueError) as error:  # a ValueError: a name with a NUL in it
+        raise UsageError(f"the {kind} {path} cannot be read: {getattr(error, 'strerror', error)}") from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise UsageError(f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
 
 
 def read(text: str) -> Document:
@@ -39,6 +61,11 @@ def read(text: str) -> Document:
         if node is not None:
             document.value = _Walk(loader, document).value(node, ())
     return document
+
+
+def _at_once(name: str, flags: int) -> int:
+    """Open without waiting for somebody to write into a pipe."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 class _Walk:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from safetensors import safe_open
 from typer.testing import CliRunner
 
-from bench import registry
+from bench import editing, registry
 from bench.cli import app
 from pretrain import recipe as recipes
 from ringbench import places
@@ -50,58 +51,11 @@ def test_a_recipe_becomes_an_encoder_with_a_name_that_can_be_measured(tmp_path):
     assert again.exit_code == 2 and "holds a run already" in again.stderr
 
 
-def test_an_encoder_is_not_replaced_unasked_by_one_that_was_trained_otherwise():
-    path = places.checkpoints() / "ir_digits.safetensors"
-    first = invoke("pretrain", "ir_digits", "--device", "cpu", "--out", "a", *SHORT)
-    assert first.exit_code == 0, first.output
-    assert registry.load().backbones["ir_digits"].pretraining.endswith(", batch_size 128, epochs 1, image_size 16")
-    kept = path.read_bytes()
-    changed = (*SHORT, "--set", "seed=7")
-    refused = invoke("pretrain", "ir_digits", "--device", "cpu", "--out", "b", *changed)
-    assert refused.exit_code == 2 and not Path("b").exists()
-    assert "was trained with another recipe (seed 0); give this encoder a name of its own" in refused.stderr
-    assert path.read_bytes() == kept
-    again = invoke("pretrain", "ir_digits", "--device", "cpu", "--out", "c", *SHORT, "--set", "keep=1")
-    assert again.exit_code == 0 and path.read_bytes() == kept, "the same recipe is the same encoder"
-    forced = invoke("pretrain", "ir_digits", "--device", "cpu", "--out", "d", *changed, "--force")
-    assert forced.exit_code == 0 and path.read_bytes() != kept
-    assert "registered already: ir_digits" in forced.output
-    path.with_suffix(".json").unlink()
-    unknown = invoke("pretrain", "ir_digits", "--device", "cpu", "--out", "e", *SHORT)
-    assert unknown.exit_code == 2 and "has no card that says how it was trained" in unknown.stderr
-
-
-def test_an_entry_that_prepares_images_otherwise_is_found_out_before_the_training():
-    Path("registry.yaml").write_text(
-        "backbones:\n  ir_digits:\n    title: mine\n    arch: resnet18x0.5\n    stem: imagenet\n    source: recipe:ir_digits\n"
-        "    pipeline: 'rgb|resize(32,bicubic)|center_crop(32)|scale01'\n"
-    )
-    result = invoke("pretrain", "ir_digits", "--device", "cpu", *SHORT)
-    assert result.exit_code == 2 and not Path("runs").exists()
-    assert "the entry ir_digits (registry.yaml:2) has another pipeline than what would be trained" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("settings.temperature=abc", "the setting 'temperature' of ir is 'abc': Input should be a valid number"),
-        ("settings.temperature=[1]", "the setting 'temperature' of ir is [1]: Input should be a valid number"),
-        ("settings.k=1e9", "the setting 'k' of ir is 1000000000.0: Input should be a valid integer"),
-        ("settings.form=nse", "the setting 'form' of ir is 'nse': Input should be 'softmax' or 'nce'"),
-        ("epochs=99999999999999999999", '"epochs" of recipe "ir_digits"'),
-    ],
-)
-def test_a_setting_of_the_wrong_type_is_told_before_anything_is_trained(change, words):
-    for dry in ([], ["--dry-run"]):
-        result = invoke("pretrain", "ir_digits", "--device", "cpu", "--set", change, *dry)
-        assert result.exit_code == 2 and words in result.stderr and "Traceback" not in result.output
-
-
 def test_an_error_in_the_ranks_is_told_once_with_its_exit_code():
     changed = [word for change in ("settings.k=many", "epochs=1") for word in ("--set", change)]
     result = invoke("pretrain", "ir_digits", "--device", "cpu", "--nproc", "2", *changed)
     assert result.exit_code == 2
-    assert result.stderr.count("the setting 'k' of ir is 'many'") == 1 and "Traceback" not in result.output
+    assert result.stderr.count('"k" of the settings of recipe "ir_digits" is "many"') == 1 and "Traceback" not in result.output
 
 
 def test_a_run_that_diverges_fails_and_leaves_no_encoder():
@@ -137,12 +91,93 @@ def test_a_folder_needs_its_place_and_a_taken_name_is_refused():
     assert result.exit_code == 2 and 'the name "cifar10" is taken' in result.stderr
 
 
+def test_another_training_takes_the_name_of_an_encoder_only_when_told_to_and_then_its_entry_too(tmp_path):
+    words = ["pretrain", "iring_digits", "--device", "cpu", *SHORT]
+    assert invoke(*words).exit_code == 0
+    path, registered = places.checkpoints() / "iring_digits.safetensors", places.home() / "registry.yaml"
+    first, text = path.read_bytes(), registered.read_text()
+    for more in (["--out", "b"], ["--dry-run"]):
+        refused = invoke(*words, "--set", "seed=1", "--set", "image_size=24", *more)
+        assert refused.exit_code == 2
+        assert f"error: iring_digits was trained with another image_size, seed ({path.with_suffix('.json')}): " in refused.stderr
+        assert "--set name=NAME trains this one beside it, bench pretrain --force replaces it" in refused.stderr
+    assert path.read_bytes() == first and not (tmp_path / "b").exists()
+    shutil.rmtree("runs")  # the very same training may be done again
+    assert invoke(*words, "--set", "keep=5").exit_code == 0
+    assert path.read_bytes() == first and registered.read_text() == text
+    registered.write_text(text.replace("irings_digits", "mine") + "\ntasks: {}  # mine\n")
+    assert invoke(*words, "--set", "image_size=24", "--force", "--out", "b").exit_code == 0
+    assert path.read_bytes() != first
+    entry = registry.load().backbones["iring_digits"]
+    assert "center_crop(24)" in entry.pipeline and entry.pretraining == entry.title and "image_size=24" in entry.title
+    assert entry.aliases == ["mine"] and registered.read_text().endswith("\ntasks: {}  # mine\n")
+
+
+def encoder_of(name: str, *changes: str) -> Path:
+    """The card of an encoder that seems to be there."""
+    path = places.checkpoints() / f"{name}.safetensors"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    card = {"recipe": recipes.load(name, list(changes)).model_dump(), "data": {"fingerprint": "f", "split_hash": "s"}}
+    path.with_suffix(".json").write_text(json.dumps(card))
+    return path.with_suffix(".json")
+
+
+def test_an_encoder_of_other_images_or_of_nobody_knows_what_is_not_replaced_unseen():
+    card = encoder_of("ir_digits")
+    refused = invoke("pretrain", "ir_digits", "--device", "cpu")
+    assert refused.exit_code == 2 and f"ir_digits was trained with another set of images ({card})" in refused.stderr
+    for content in ("{}", "[1]", "{", '{"recipe": 1}'):
+        card.write_text(content)
+        refused = invoke("pretrain", "ir_digits", "--device", "cpu")
+        assert refused.exit_code == 2 and "has no card beside it that says how it was trained" in refused.stderr
+    assert not list(Path("runs").glob("*/*"))
+
+
+def test_an_entry_that_says_something_else_than_the_recipe_is_told_before_the_training():
+    again = ("--set name=NAME trains this one beside it", "bench pretrain --force replaces it")
+    packaged = invoke("pretrain", "iring_imagenet", "--force", "--set", "epochs=3")  # its entry comes with ringbench and stays
+    assert packaged.exit_code == 2 and "has another pretraining than this training" in packaged.stderr
+    assert again[0] in packaged.stderr and again[1] not in packaged.stderr
+    fields = {"title": "x", "arch": "resnet18x0.5", "source": "recipe:ir_digits", "pipeline": recipes.load("ir_digits").pipeline}
+    editing.add_backbone(places.home() / "registry.yaml", "ir_digits", fields | {"pretraining": "IR on the digits"})
+    told = invoke("pretrain", "ir_digits", "--device", "cpu").stderr
+    assert "registry.yaml:4) has another pretraining than this training" in told and all(words in told for words in again)
+    encoder_of("ir_digits")  # it is the same recipe: the words of a person stay
+    assert "another set of images" in invoke("pretrain", "ir_digits", "--device", "cpu").stderr
+    registry_file = places.home() / "registry.yaml"
+    registry_file.write_text(registry_file.read_text().replace("resize(64", "resize(80"))
+    assert "has another pipeline than this training" in invoke("pretrain", "ir_digits", "--device", "cpu").stderr
+
+
+def test_an_entry_that_cannot_be_written_is_told_before_the_training(tmp_path):
+    path = tmp_path / "registry.yaml"
+    path.write_text("backbones: {}\n? complicated\n: layout\n")
+    refused = invoke("pretrain", "ir_digits", "--device", "cpu")
+    assert refused.exit_code == 2 and "registry.yaml:2" in refused.stderr
+    path.write_text("backbones: {a: {title: A, arch: resnet18, source: random, pipeline: rgb}}\n")
+    refused = invoke("pretrain", "ir_digits", "--device", "cpu")
+    assert refused.exit_code == 2 and "laid out in a way that cannot be added to" in refused.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_preempted_run_asks_to_be_queued_again():
     assert Preempted.exit_code == os.EX_TEMPFAIL == 75
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"), [("settings.kk=3", "unknown setting 'kk' of ir; expected k"), ("views=rign", "unknown views 'rign'")]
+    ("change", "sentence"),
+    [
+        ("settings.kk=3", 'unknown key "kk" in the settings of recipe "iring_digits"; did you mean "k"?'),
+        ("settings.n=3", "expected k, temperature, momentum, form"),  # what the trainer itself gives is no setting
+        ("settings.temperature=abc", '"temperature" of the settings of recipe "iring_digits" is "abc"; expected a number'),
+        ("settings.temperature=[1]", "is a list; expected a number"),
+        ("settings.k=1e9", "is the number 1000000000.0; expected a whole number"),
+        ("settings.k=99999999999999999999", "expected less than or equal to 10000000"),
+        ("settings.k=0", "is the number 0; expected greater than or equal to 1"),
+        ("settings.form=nse", 'expected softmax or nce; did you mean "nce"?'),
+        ("views=rign", "unknown views 'rign'"),
+    ],
 )
 def test_what_only_the_parts_know_is_refused_in_a_sentence(change, sentence):
     result = invoke("pretrain", "iring_digits", "--device", "cpu", "--set", change)

@@ -1,6 +1,12 @@
-"""The same global batch on one rank and on two: equal losses, gradients and memories (CASES B1, B2)."""
+"""The same global batch on one rank and on two: equal losses, gradients and memories (CASES B1, B2). Ranks that fail."""
 
 import copy
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,11 +14,14 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
-from pretrain.distributed import gather, local_rows, world
+from pretrain import processes
+from pretrain.distributed import gather, local_rows, rank, world
 from pretrain.memory import EMA
 from pretrain.negatives import Ring
 from pretrain.objectives import get
 from pretrain.shuffle_bn import shuffle, split_batch_norm, unshuffle
+from ringbench.errors import RingbenchError, Unavailable, UsageError
+from ringbench.stopping import Preempted
 
 N, WIDTH, DIM, BATCH, STEPS = 40, 6, 5, 8, 3
 BANK = {"n": N, "dim": DIM, "k": 7}
@@ -111,3 +120,82 @@ def test_two_ranks_do_what_one_rank_does_with_the_same_global_batch(method, runs
             assert first[name].any()
     memories = [name for name in alone if not name.startswith(("loss", "gradient"))]
     assert all(torch.equal(first[name], second[name]) for name in memories)
+
+
+def fail(where: str) -> None:
+    """One of two ranks, of which one fails in some way while the other waits for it."""
+    with processes.group(torch.device("cpu")):
+        if where == "everywhere" or (where == "second" and rank() == 1):
+            raise Unavailable("the images are not here")
+        if where == "foreign" and rank() == 1:
+            raise OSError(13, "Permission denied", "/data/cat.jpg")
+        if where == "killed" and rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if where == "silent" and rank() == 1:
+            os._exit(7)
+        dist.barrier()
+
+
+@pytest.mark.parametrize(
+    ("where", "kind", "sentence"),
+    [
+        ("everywhere", Unavailable, "^the images are not here$"),
+        ("second", Unavailable, "^the images are not here$"),
+        (
+            "foreign",
+            RingbenchError,
+            r"^process 1: PermissionError: .* Permission denied: '/data/cat.jpg' \(--debug",
+        ),
+        ("killed", RingbenchError, r"^process 1 was killed by SIGKILL; was there too little memory\?$"),
+        ("silent", RingbenchError, "^process 1 ended with exit code 7 and did not say why$"),
+    ],
+)
+def test_what_the_first_rank_to_fail_says_is_what_a_person_is_told(where, kind, sentence, capfd):
+    with pytest.raises(kind, match=sentence) as error:
+        processes.start(2, fail, where)
+    assert error.value.exit_code == kind.exit_code
+    assert "Traceback" not in capfd.readouterr().err
+    if where == "foreign":  # --debug shows it
+        assert "in fail" in str(error.value.__cause__)
+
+
+def wait(folder: str) -> None:
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(60)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, Preempted.exit_code)])
+def test_ranks_that_are_asked_to_stop_do_so_without_a_word_of_their_own(number, code, tmp_path):
+    program = f"""
+import sys
+from pretrain import processes
+from ringbench.errors import RingbenchError
+from test_ranks import wait
+try:
+    processes.start(2, wait, {str(tmp_path)!r})
+except KeyboardInterrupt:
+    sys.exit(130)
+except RingbenchError as error:
+    sys.exit(error.exit_code)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.iterdir())) < 2:
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.1)
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)  # Ctrl-C reaches the ranks too
+        assert process.stderr.read() == ""
+    assert process.returncode == code
+    for path in tmp_path.iterdir():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(path.name), 0)
+
+
+def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name, value in (("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="every process needs a GPU, and here are 1"), processes.group(torch.device("cuda")):
+        pass

@@ -121,6 +121,35 @@ def test_any_sound_layout_keeps_its_lines_and_its_meaning(tmp_path_factory, text
     assert (before.backbones, before.imagesets, before.protocols) == (after.backbones, after.imagesets, after.protocols)
 
 
+@given(overlays())
+@settings(deadline=None, max_examples=60)
+def test_an_entry_is_replaced_in_any_sound_layout_and_the_others_keep_theirs(tmp_path_factory, text: str):
+    path = tmp_path_factory.mktemp("home") / "registry.yaml"
+    path.write_bytes(text.encode())
+    before, _ = registry.check(path)
+    old = [name for name in ("b0", "b1") if name in before.backbones]
+    for name in old:
+        editing.add_backbone(path, name, FIELDS | {"aliases": [f"new_{name}"]}, replace=True)
+    after, problems = registry.check(path)
+    assert problems == []
+    for name in old:
+        assert after.backbones.pop(name).aliases == [f"new_{name}"] and before.backbones.pop(name)
+    assert (before.backbones, before.imagesets, before.protocols) == (after.backbones, after.imagesets, after.protocols)
+    comments = [line.strip() for line in text.splitlines() if line.startswith("#")]
+    assert [line.strip() for line in path.read_text().splitlines() if line.startswith("#")] == comments
+
+
+@pytest.mark.parametrize("old", LAYOUTS.values(), ids=LAYOUTS)
+def test_an_entry_that_is_to_be_replaced_is_so_in_every_layout_or_added(old: str | None, tmp_path: Path):
+    path = tmp_path / "registry.yaml"
+    if old is not None:
+        path.write_bytes(old.encode())
+    editing.add_backbone(path, "old", FIELDS, replace=True)
+    known, problems = registry.check(path)
+    assert problems == [] and known.backbones["old"].title == "New"
+    assert path.read_text().count("old:") == 1
+
+
 @pytest.mark.parametrize("section", ["backbones", "imagesets"])
 def test_a_block_of_text_at_an_end_without_a_line_end_stays_as_it_is(tmp_path: Path, section: str):
     keys = {"backbones": "  arch: resnet18\n  source: random\n  pipeline: rgb\n", "imagesets": "  provider: folder\n"}[section]

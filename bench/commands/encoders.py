@@ -57,9 +57,9 @@ def pretrain(
         typer.Option(metavar="DIR", file_okay=False, help="Checkpoints and log. Default: runs/RECIPE.", show_default=False),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an encoder of this name that was trained otherwise.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would cost and stop.")] = False,
     nproc: Annotated[int, typer.Option(metavar="N", min=1, help="Processes, such as one for each GPU.")] = 1,
-    force: Annotated[bool, typer.Option("--force", help="Replace an encoder of this name that was trained otherwise.")] = False,
 ) -> None:
     """Train an encoder and register it. SIGTERM leaves a checkpoint and exit code 75: queue it again with --resume."""
     from bench import pretrain as training
@@ -72,8 +72,8 @@ def pretrain(
         data=data,
         out=out,
         resume=resume,
+        force=force,
         dry_run=dry_run,
         nproc=nproc,
-        force=force,
     )
     raise typer.Exit(code)

@@ -15,6 +15,7 @@ from torch import Tensor
 from pretrain.negatives import Ring, Uniform
 from pretrain.objectives.objective import Objective
 from pretrain.objectives.simclr import view_similarities
+from ringbench.spec import Positive
 
 
 class Balanced(Objective):
@@ -24,7 +25,7 @@ class Balanced(Objective):
 
     def __init__(
         self,
-        alpha: float = 4.0,
+        alpha: Positive = 4.0,
         lambda_: float = 2.0,
         scale: float | None = None,
         positive_in_sum: bool = False,

@@ -12,6 +12,7 @@ from pretrain.negatives import Ring
 from pretrain.objectives.instance_discrimination import InstanceDiscrimination
 from pretrain.objectives.objective import Objective
 from pretrain.similarity import unit
+from ringbench.spec import Count
 
 
 class CMC(Objective):
@@ -24,7 +25,7 @@ class CMC(Objective):
         self,
         n: int,
         dim: int = 128,
-        k: int = 4096,
+        k: Count = 4096,
         temperature: float = 0.07,
         momentum: float = 0.5,
         negatives: Ring | None = None,

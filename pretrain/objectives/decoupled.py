@@ -12,6 +12,7 @@ from torch import Tensor
 from pretrain.distributed import gather, local_rows
 from pretrain.negatives import Ring
 from pretrain.objectives.simclr import SimCLR, view_similarities
+from ringbench.spec import Positive
 
 
 class DCL(SimCLR):
@@ -30,7 +31,7 @@ class DCL(SimCLR):
 class DCLW(DCL):
     """The weights are constants to the gradient."""
 
-    def __init__(self, temperature: float = 0.1, sigma: float = 0.5, negatives: Ring | None = None) -> None:
+    def __init__(self, temperature: float = 0.1, sigma: Positive = 0.5, negatives: Ring | None = None) -> None:
         super().__init__(temperature, negatives)
         self.sigma = sigma
 

@@ -22,6 +22,7 @@ from pretrain.negatives import Ring, Uniform
 from pretrain.objectives.objective import Objective
 from pretrain.similarity import unit
 from ringbench.errors import UsageError
+from ringbench.spec import Count
 
 
 class InstanceDiscrimination(Objective):
@@ -34,7 +35,7 @@ class InstanceDiscrimination(Objective):
         self,
         n: int,
         dim: int = 128,
-        k: int = 4096,
+        k: Count = 4096,
         temperature: float = 0.07,
         momentum: float = 0.5,
         negatives: Ring | None = None,

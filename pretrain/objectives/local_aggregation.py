@@ -23,6 +23,7 @@ from pretrain.objectives.instance_discrimination import InstanceDiscrimination
 from pretrain.objectives.objective import Objective
 from pretrain.similarity import unit
 from ringbench.errors import RingbenchError, UsageError
+from ringbench.spec import Count
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +44,13 @@ class LocalAggregation(Objective):
         self,
         n: int,
         dim: int = 128,
-        background: int = 4096,
-        runs: int = 10,
-        clusters: int | None = None,
+        background: Count = 4096,
+        runs: Count = 10,
+        clusters: Count | None = None,
         temperature: float = 0.07,
         momentum: float = 0.5,
         warm_start: bool = True,
-        k: int = 4096,
+        k: Count = 4096,
     ) -> None:
         super().__init__(temperature)
         self.clusters = clusters or max(2, round(n / IMAGES_PER_CLUSTER))

@@ -14,6 +14,7 @@ from pretrain.memory import Queue
 from pretrain.negatives import Ring, Uniform
 from pretrain.objectives.objective import Objective
 from pretrain.similarity import log_sum_exp, unit
+from ringbench.spec import Count
 
 
 class MoCo(Objective):
@@ -21,7 +22,7 @@ class MoCo(Objective):
 
     embeddings = ("query", "key")
 
-    def __init__(self, size: int = 65_536, dim: int = 128, temperature: float = 0.07, negatives: Ring | None = None) -> None:
+    def __init__(self, size: Count = 65_536, dim: int = 128, temperature: float = 0.07, negatives: Ring | None = None) -> None:
         super().__init__(temperature)
         self.negatives = negatives or Uniform()
         self.queue = Queue(size, dim)
