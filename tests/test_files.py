@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ringbench import files
+from ringbench.errors import RingbenchError
 
 
 @pytest.mark.parametrize("name", ["mkstemp", "fsync", "replace"])
@@ -56,3 +57,13 @@ def test_a_folder_is_one_process_at_a_time_and_free_again_after_it(tmp_path):
             pass
     with files.exclusive(folder):
         pass
+
+
+def test_a_folder_is_one_under_all_its_names(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to("run")
+    monkeypatch.chdir(tmp_path / "run")
+    with files.exclusive(tmp_path / "run"):
+        for other in (tmp_path / "link", Path(), tmp_path / "run" / ".." / "run"):
+            with pytest.raises(RingbenchError, match="another process is at work"), files.exclusive(other):
+                pass

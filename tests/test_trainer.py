@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -337,3 +338,48 @@ def test_two_ranks_train_as_one(digits, tmp_path):
     logs = list((tmp_path / "two" / "ir").iterdir())
     board = ["tensorboard"] if importlib.util.find_spec("tensorboard") else []
     assert sorted(path.name for path in logs) == ["checkpoints", "log.jsonl", *board]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("optimizer"),
+        lambda state: state.update(step=10**9),
+        lambda state: state["learner"].popitem(),
+        lambda state: state.update(learner=[1]),
+    ],
+)
+def test_a_checkpoint_that_holds_something_else_is_named_with_what_to_do(digits, tmp_path, change):
+    one = trainer(digits, tmp_path, recipe("ir", "epochs=1"))
+    one.run()
+    path = one.checkpoints.latest()
+    state = one.checkpoints.read(path)
+    change(state)
+    torch.save(state, path)
+    with pytest.raises(
+        RingbenchError, match=rf"{path} cannot be read as a checkpoint \(.*remove it to go on from an earlier one"
+    ):
+        trainer(digits, tmp_path, recipe("ir", "epochs=1"), resume=True)
+
+
+def test_lines_of_a_log_that_are_no_records_are_left_behind(digits, tmp_path):
+    trainer(digits, tmp_path, recipe("ir", "epochs=1")).run()
+    path = tmp_path / "log.jsonl"
+    kept = path.read_text()
+    path.write_bytes(kept.encode() + b'\0\0\0\n{"step": \n{"step": "x"}\n[]\n\xff\n{"step": 1, "cut')
+    again = trainer(digits, tmp_path, recipe("ir", "epochs=1"), resume=True)
+    again.log.close()
+    assert path.read_text() == kept
+
+
+def test_a_full_disk_is_told_as_that_and_the_checkpoint_before_stays(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    first = checkpoints.save({"x": torch.zeros(10)}, 1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            checkpoints.save({"x": torch.zeros(1_000_000)}, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == [first.name]
