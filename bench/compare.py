@@ -61,11 +61,13 @@ def _record(results_dir: Path, backbone: str, task: str, protocol: str, seed: in
 
 
 def _predictions(results_dir: Path, record: Record) -> list[dict]:
-    cell = (record[part] for part in ("backbone", "imageset", "protocol", "seed"))
+    """Those of the run that the record is of, or an error."""
+    cell = (str(record.get(part)) for part in ("backbone", "imageset", "protocol", "seed"))
     path = results.run_folder(results_dir, *cell) / "predictions.json"
     if not path.exists():
         raise Unavailable(f"{path} is not here; `bench run --force` makes it again")
-    if files.sha256_file(path) != record["run"]["predictions_sha256"]:
+    run = record.get("run")
+    if not isinstance(run, dict) or files.sha256_file(path) != run.get("predictions_sha256"):
         raise RingbenchError(f"{path} is not what the run wrote that was measured; `bench run --force` makes it again")
     return json.loads(path.read_bytes())
 

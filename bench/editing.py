@@ -175,7 +175,7 @@ def _splice(text: str, name: str, fields: dict[str, Any]) -> str:
         text = text[:at] + text[section.end_mark.index :]
     if at and text[at - 1] != "\n":  # behind whatever else stands in the line
         at = text.find("\n", at) + 1 or len(text)
-    if at == len(text) and root and text[-1:] != "\n" and _last(root).style in ("|", ">"):
+    if at == len(text) and root and text[-1:] != "\n" and getattr(_last(root), "style", None) in ("|", ">"):
         first = (section or root).value[0][0].start_mark  # before, not behind: a block of text would gain a line end
         at, opening = first.index - first.column, opening.lstrip("\n")
     before, after = text[:at], text[at:]

@@ -11,6 +11,7 @@ from pretrain import recipe as recipes
 from pretrain.spec import Recipe
 from ringbench import files, places, progress
 from ringbench.errors import UsageError
+from ringbench.stopping import Preempted, Termination
 
 
 class Job(NamedTuple):
@@ -57,7 +58,8 @@ def command(
         _train(job)
     if processes.is_first():
         trained.register(extra, recipe, force)
-        print(f"Try it: bench run --backbone {recipe.name} --task '{recipe.imageset}_knn'")
+        if f"{recipe.imageset}_knn" in known.words("tasks"):
+            print(f"Try it: bench run --backbone {recipe.name} --task '{recipe.imageset}_knn'")
     return 0
 
 
@@ -85,7 +87,10 @@ def _train(job: Job) -> None:
         alone = files.exclusive(job.out) if first else nullcontext()
         bar = progress.bar(job.recipe.name) if first else nullcontext(lambda done, total: None)
         with alone, bar as update:
-            trainer = _trainer(job, device, update)
+            with Termination() as asked:
+                trainer = _trainer(job, device, update)
+            if asked.come:
+                raise Preempted("stopped by SIGTERM before the first step; the same command, with --resume, begins it")
             if first:
                 print(_summary(job, trainer), flush=True)
             trainer.run()

@@ -6,6 +6,7 @@ RESULTS/<backbone>/<task>/<protocol>.seed<N>.failed.json    why there is none; g
 
 import contextlib
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -55,11 +56,18 @@ def read(path: Path) -> Record:
         lacking = (MEASURED - set(record)) | (INPUTS - set(record.get("inputs", ())))
     if lacking:
         raise RingbenchError(f"{path} is not a whole result: it lacks {', '.join(sorted(lacking))}; move it away")
+    measured = record["status"] != "failed"
+    kinds = {"metrics": dict} | ({"inputs": dict, "n_skipped": dict, "certificate": dict, "chance": dict} if measured else {})
+    wrong = [key for key, kind in kinds.items() if not isinstance(record[key], kind)]
+    if not wrong and measured and record["metric"] not in record["metrics"]:
+        wrong = [f"metric {record['metric']!r}"]
+    if wrong:
+        raise RingbenchError(f"{path} is not a whole result: its {wrong[0]} cannot be; move it away")
     broken = [
         f"{name}.{key}"
         for name, score in record["metrics"].items()
         for key in ("value", "ci_low", "ci_high", "n")
-        if not isinstance(score, dict) or type(score.get(key)) not in (int, float)
+        if not isinstance(score, dict) or type(score.get(key)) not in (int, float) or not math.isfinite(score[key])
     ]
     if broken:
         raise RingbenchError(f"{path} is not a whole result: {broken[0]} of its metrics is no number; move it away")

@@ -61,8 +61,14 @@ def _check(images: AnnotatedSet, found: list[Record], path: Path) -> None:
         shape, points = prediction.get("segmentation"), prediction.get("keypoints", [])
         if shape is not None and masks.is_broken(shape, *sizes[prediction["image_id"]]):
             raise RingbenchError(f"{path}: a mask of image {prediction['image_id']} is broken, or of another size than the image")
-        if not isinstance(points, list) or len(points) % 3 or not all(isinstance(x, int | float) for x in points):
+        if not isinstance(points, list) or len(points) % 3 or not all(map(_drawable, points)):
             raise RingbenchError(f"{path}: keypoints of image {prediction['image_id']} are not x, y, v for each")
+        if not all(map(_drawable, prediction["bbox"])):
+            raise RingbenchError(f"{path}: the box {prediction['bbox']} of image {prediction['image_id']} lies nowhere near it")
+
+
+def _drawable(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 2**31  # nor NaN
 
 
 def side_by_side(images: AnnotatedSet, image: Record, truths: list[Record], found: list[Record], heading: str) -> Image.Image:
@@ -152,7 +158,7 @@ def _read(path: Path) -> list[Record]:
         found = json.loads(path.read_bytes())
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RingbenchError(f"{path} is not readable as JSON: {error}") from None
     if not isinstance(found, list):
         raise RingbenchError(f"{path} holds no COCO results: expected a list of predictions")

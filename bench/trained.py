@@ -35,6 +35,8 @@ def check_file(recipe: Recipe, data: tuple[str, str] | None = None) -> None:
     """Raises UsageError where there is an encoder of this name and it is of another recipe, or of other images: `data` are
     the fingerprint and the hash of the splits."""
     path = path_of(recipe)
+    if path.parent.exists() and not path.parent.is_dir():
+        raise UsageError(f"{path.parent}, where encoders are kept, is a file; expected a folder: move it away")
     if not path.exists():
         return
     card = path.with_suffix(".json")

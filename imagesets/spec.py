@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from ringbench.spec import Name, Seed, Spec
 
@@ -26,6 +26,12 @@ class Part(BaseModel):
 
     annotations: str  # COCO: the JSON file. VOC: the list of images, such as VOC2007/ImageSets/Main/trainval.txt
     images: str | None = None  # COCO: folder of the images, default the root. VOC has them in JPEGImages beside ImageSets
+
+
+def _different(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names):
+        raise ValueError("different names")
+    return names
 
 
 class KeypointSpec(BaseModel):
@@ -62,6 +68,7 @@ class ImagesetSpec(Spec):
     splits: SplitRule = SplitRule()
     train: list[Part] = Field(default_factory=list)  # of the coco and voc providers, as are the next three
     test: list[Part] = Field(default_factory=list)
-    class_names: list[str] | None = None  # which classes count, in this order; default: those the training annotations name
+    # Which classes count, in this order; default: those the training annotations name.
+    class_names: Annotated[list[str], Field(min_length=1), AfterValidator(_different)] | None = None
     keypoints: KeypointSpec | None = None
     source: str | None = None  # where a person gets the files

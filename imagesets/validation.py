@@ -16,6 +16,7 @@ from ringbench.errors import RingbenchError, Unavailable
 
 EXAMPLES = 5
 ENDS = {".jpg": b"\xff\xd9", ".jpeg": b"\xff\xd9", ".png": b"IEND\xae\x42\x60\x82"}
+THINNEST = 250
 ROUNDING = 1.0  # pixels by which a box may pass the edge of its image unreported
 CROWD, EMPTY = "crowd: kept, to be ignored", "image without annotation: kept"
 ORDINARY = {CROWD, EMPTY}  # counted, but nothing to tell a person about
@@ -115,6 +116,9 @@ def _images(name: str, split: str, found: list[Record], report: Report) -> list[
             )
         if first is not image:
             report.add("image listed twice: counted once", image["file_name"])
+    for path, n in Counter(image["file_name"] for image in unique.values()).items():
+        if n > 1:
+            report.add("image file under several ids: counted for each", path)
     with ThreadPoolExecutor() as pool:
         states = list(pool.map(_inspect, unique.values()))
     usable, missing = [], 0
@@ -153,6 +157,8 @@ def _inspect(image: Record) -> tuple[str | None, tuple[int, int] | None]:
         return "image of more pixels than are safe to decode: left out", None
     except Exception:  # on arbitrary bytes the decoders raise almost anything
         return "image broken or truncated: left out", None
+    if max(size) > THINNEST * min(size):  # of which a detector's resize leaves nothing
+        return f"image more than {THINNEST} times as long as it is wide: left out", None
     stated = image.get("width"), image.get("height")
     if not all(type(edge) in NUMBERS and edge > 0 for edge in stated):
         return "image of unstated size: taken from the file", size

@@ -17,8 +17,6 @@ def write(trainer: Trainer, path: Path) -> dict:
     recipe, trunk = trainer.recipe, trainer.learner.encoder.trunk
     said = {"arch": recipe.arch, "stem": recipe.stem, "pipeline": recipe.pipeline}
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in trunk.state_dict().items()}
-    with files.atomic_path(path) as temporary:
-        temporary.write_bytes(save(state, metadata={"ringbench": json.dumps(said, sort_keys=True)}))
     card = {
         **said,
         "recipe": recipe.model_dump(),
@@ -37,7 +35,9 @@ def write(trainer: Trainer, path: Path) -> dict:
         "git": git_state(),
         "versions": versions(),
     }
-    files.write_json(path.with_suffix(".json"), card)
+    files.write_json(path.with_suffix(".json"), card)  # first: weights without a card are nobody's
+    with files.atomic_path(path) as temporary:
+        temporary.write_bytes(save(state, metadata={"ringbench": json.dumps(said, sort_keys=True)}))
     return card
 
 

@@ -75,7 +75,7 @@ def _expected(finding: Any) -> str:
         return " or ".join(known) + (f'; did you mean "{near[0]}"?' if near else "")
     if kind == "string_pattern_mismatch":
         return SHA256_RULE if finding["loc"][0] == "sha256" else NAME_RULE
-    return TYPES.get(kind) or finding["msg"].removeprefix("Input should be ")
+    return TYPES.get(kind) or finding["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
 
 
 def _known_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:

@@ -494,3 +494,19 @@ def test_whatever_a_document_holds_comes_out_as_a_set_that_can_be_used_or_as_a_s
         assert annotation["bbox"][0] + annotation["area"] + sum(annotation["keypoints"]) < math.inf
         if mask := annotation.get("segmentation"):
             assert masks.pixels(mask, *sizes[annotation["image_id"]]).shape == sizes[annotation["image_id"]]
+
+
+def test_an_image_of_which_a_detectors_resize_leaves_nothing_is_left_out_and_named(tmp_path):
+    def thin(document, folder):
+        Image.new("RGB", (3000, 1)).save(folder / "1.jpg")
+        document["images"][0].update(width=3000, height=1)
+
+    found = coco(tmp_path, thin, "test").splits["test"]
+    assert [problem for problem, _ in found.lost] == ["image more than 250 times as long as it is wide: left out"]
+
+
+def test_a_file_under_two_ids_is_told(tmp_path):
+    def twice(document, folder):
+        document["images"].append(document["images"][0] | {"id": 99})
+
+    assert any("1 x image file under several ids: counted for each" in note for note in coco(tmp_path, twice).notes)

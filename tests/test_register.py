@@ -31,6 +31,9 @@ ENTRY = """\
 LAYOUTS = {
     "no file": None,
     "an empty file": "",
+    "another section as {} at the end": "tasks: {}",
+    "the section as {} at the end": "backbones: {}",
+    "an entry in braces at the end": "imagesets:\n  q: {title: q, provider: voc}",
     "comments only": "# mine\n",
     "the section without entries": "backbones:  # mine\n\n# sets\nimagesets:\n",
     "the section as {}": "# mine\nbackbones: {}  # none yet\nimagesets:\n",

@@ -317,6 +317,11 @@ SLIPS = {
         6,
         '"splits.val" of image set "pets" is the',
     ),
+    "one name for two classes": (
+        SETS.replace("folder", "coco\n    class_names: [a, a]"),
+        5,
+        '"class_names" of image set "pets" is a list; expected different names',
+    ),
     "a digest unquoted": (NET + "    sha256: 12345678\n", 7, '"sha256" of backbone "net" is the number 12345678; expected text'),
     "a digest too short": (NET + "    sha256: abc\n", 7, '"sha256" of backbone "net" is "abc"; expected 8 to 64 hexadecimal'),
     "a space in a name": (NET.replace("net:", "my net:"), 2, 'backbone "my net": a name has letters, digits and'),

@@ -99,7 +99,24 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path):
     assert path == tmp_path / "enc" / "digits_knn" / "knn@1.seed0.json"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": 1}', "\x00\x01", json.dumps(record() | {"inputs": {}})])
+DAMAGED = [
+    json.dumps(record() | {"schema": results.SCHEMA} | change)
+    for change in (
+        {"inputs": {}},
+        {"metrics": {}},
+        {"metrics": []},
+        {"metric": "top2"},
+        {"n_skipped": None},
+        {"inputs": list(record()["inputs"])},
+        {"chance": 3},
+        {"metrics": {"top1": record()["metrics"]["top1"] | {"value": float("nan")}}},
+    )
+]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"schema": 1}', "\x00\x01", json.dumps(record() | {"inputs": {}}), *DAMAGED]
+)
 def test_a_file_that_is_no_result_is_named(tmp_path, text):
     path = results.path_of(tmp_path, "enc", "digits_knn", "knn@1", 0)
     path.parent.mkdir(parents=True)

@@ -261,3 +261,21 @@ def test_blood_cells_in_voc_form_need_one_entry_and_their_bad_boxes_are_told(rea
     kinds = {kind: problem["count"] for split in images.splits.values() for kind, problem in split.report.items()}
     assert kinds == {"box at most one pixel wide or high: kept": 2}  # xmin is xmax in them
     assert any("2 x box at most one pixel" in note for note in images.notes)
+
+
+@pytest.mark.parametrize("text", ["<annotations/>", '<annotation xmlns="http://x"><size/></annotation>'])
+def test_xml_of_something_else_is_no_image_without_objects(tmp_path, text):
+    from imagesets.providers.voc import _tree
+
+    (tmp_path / "a.xml").write_text(text)
+    with pytest.raises(ValueError, match="expected an <annotation>"):
+        _tree(tmp_path / "a.xml")
+
+
+def test_names_with_spaces_are_whole_where_such_an_image_is_annotated(tmp_path):
+    from imagesets.providers.voc import _names
+
+    (tmp_path / "Annotations").mkdir()
+    (tmp_path / "Annotations" / "my image 1.xml").touch()
+    (tmp_path / "list.txt").write_text("my image 1\n000005  1\n000007 -1\n")
+    assert _names(tmp_path / "list.txt", tmp_path) == ["my image 1", "000005", "000007"]

@@ -28,10 +28,11 @@ def run(
     ] = "stop",
     download: Annotated[bool, typer.Option("--download", help="Fetch what is missing and can be fetched.")] = False,
     batch: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Detectors: images of an iteration; the schedule follows.")
+        int | None, typer.Option(metavar="N", min=1, max=10**5, help="Detectors: images of an iteration; the schedule follows.")
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Detectors: a schedule shortened to N, a protocol of its own.")
+        int | None,
+        typer.Option(metavar="N", min=1, max=10**7, help="Detectors: a schedule of N, a protocol of its own."),
     ] = None,
     nproc: Annotated[int, typer.Option(metavar="N", min=1, help="Detectors: processes, one for each GPU.")] = 1,
     no_overfit_check: Annotated[

@@ -14,7 +14,7 @@ def show_predictions(
     predictions: Annotated[Path, typer.Argument(metavar="FILE", help="The predictions.json a run keeps, or other COCO results.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the pictures.")] = Path("pictures"),
     images: Annotated[int, typer.Option(metavar="N", min=1, help="How many of the test images.")] = 8,
-    score: Annotated[float, typer.Option(metavar="S", help="Draw no prediction with a lower score.")] = 0.5,
+    score: Annotated[float, typer.Option(metavar="S", min=0, max=1, help="Draw no prediction with a lower score.")] = 0.5,
     data: DataDir = None,
 ) -> None:
     """Draw ground truth and predictions side by side, as PNG."""

@@ -43,7 +43,7 @@ def _document(root: Path, parts: list[Part], lost: Lost) -> dict[str, list[dict[
     """A COCO document whose category ids are still names."""
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    listed = ((_base(root, part), name) for part in parts for name in _names(root / part.annotations))
+    listed = ((_base(root, part), name) for part in parts for name in _names(root / part.annotations, _base(root, part)))
     for base, name in dict.fromkeys(listed):
         path = base / "Annotations" / f"{name}.xml"
         try:
@@ -65,7 +65,10 @@ def _tree(path: Path) -> ElementTree.Element:
     """Decoded as the file declares, since Python knows more encodings than its XML parser."""
     data = path.read_bytes()
     declared = ENCODING.match(data)
-    return ElementTree.fromstring(data.decode(declared[1].decode()) if declared else data)
+    tree = ElementTree.fromstring(data.decode(declared[1].decode()) if declared else data)
+    if tree.tag != "annotation":
+        raise ValueError(f"it is of a <{tree.tag}>; expected an <annotation>")
+    return tree
 
 
 def _annotation(thing: ElementTree.Element) -> dict[str, Any]:
@@ -86,14 +89,15 @@ def _base(root: Path, part: Part) -> Path:
     return (root / part.annotations).parent.parent.parent
 
 
-def _names(path: Path) -> list[str]:
-    """The first word of each line: lists of one class add whether it is there."""
+def _names(path: Path, base: Path) -> list[str]:
+    """Each line, or its first word where that is no image's: lists of one class add whether it is there."""
     data = path.read_bytes()
     try:
         text = data.decode("utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise RingbenchError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
-    return [line.split()[0] for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return [line if (base / "Annotations" / f"{line}.xml").is_file() else line.split()[0] for line in lines]
 
 
 def _image(base: Path, name: str) -> Path:

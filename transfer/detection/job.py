@@ -86,7 +86,7 @@ def work(job: Job) -> None:
 def _frozen(job: Job, trainer: Trainer, begun: int, first: bool) -> str | None:
     """The hash of what must not move. Raises RingbenchError where a run that goes on did not begin with it."""
     found, path = detectors.frozen_sha256(trainer.network), job.folder / "frozen.json"
-    if begun and json.loads(path.read_bytes()) != found:
+    if begun and (not path.exists() or path.read_text(errors="replace") != f"{json.dumps(found)}\n"):
         raise RingbenchError(f"what is frozen in {job.folder} is not what the run began with; --force begins again")
     if first and not begun:
         files.write_json(path, found)

@@ -85,9 +85,10 @@ def measure(
                 launch(work, nproc, dist_url="auto", args=(job,))
             backbone.verify()
     finished = _read(folder / "finished.json")
-    if finished.get("predictions_sha256") != files.sha256_file(folder / "predictions.json"):
+    found = folder / "predictions.json"
+    if not found.exists() or finished.get("predictions_sha256") != files.sha256_file(found):
         raise RingbenchError(f"{folder / 'predictions.json'} is not what this run wrote; --force trains and predicts again")
-    if begun := finished["begun"]:
+    if begun := finished.get("begun"):
         notes.append(f"training was cut short and gone on with at iteration {begun:,}")
     scores = _scores(cfg, images, folder / "predictions.json", seed)
     return {
