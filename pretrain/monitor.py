@@ -18,7 +18,7 @@ class Monitor:
         self, data: Images, train: np.ndarray, val: np.ndarray, labels: Tensor, crop: float, size: int, mean: Tensor, std: Tensor
     ) -> None:
         self.data, self.labels, self.size, self.mean, self.std = data, labels, size, mean, std
-        self.crop = round(crop * data.size)  # pixels in the middle of an image that an encoder will see
+        self.crop = max(1, round(crop * data.size))  # pixels in the middle of an image that an encoder will see
         self.bank, self.queries = (_some(part, most) for part, most in ((train, BANK), (val, QUERIES)))
 
     @torch.no_grad()

@@ -90,7 +90,7 @@ def full_name(word: str) -> str:
     """The recipe that `word`, a name or an alias, stands for. Raises UsageError with the nearest names."""
     known = words()
     if word not in known:
-        raise UsageError(f'unknown recipe "{word}"{nearest(word, known)}; `bench list recipes` shows them')
+        raise UsageError(f'unknown recipe "{word[:60]}"{nearest(word, known)}; `bench list recipes` shows them')
     return known[word]
 
 

@@ -53,6 +53,15 @@ def _parallel(learner: Learner) -> DistributedDataParallel:
     return DistributedDataParallel(learner, **{buffers: False})
 
 
+def _check_parts(recipe: Recipe) -> None:
+    """Every rank has as many equal parts of a batch as gradients are accumulated over, and batch norm no part of one image."""
+    parts, batch = world() * recipe.accumulate, recipe.batch_size
+    if batch % parts:
+        raise UsageError(f"a batch of {batch} cannot be cut into {recipe.accumulate} equal parts on each of {world()} ranks")
+    if batch < 2 * max(parts, recipe.accumulate * recipe.bn_groups):
+        raise UsageError(f"batch norm would see one image at a time: a batch of {batch} is too small for so many parts")
+
+
 class Trainer:
     """One recipe on the train and validation images of one set; `mean` and `std` are its colours'.
 
@@ -68,6 +77,7 @@ class Trainer:
         learner = Learner(recipe, len(self.data), len(images.classes), world())
         self.trained = torch.from_numpy(train) if "labels" in learner.objective.needs else torch.arange(len(self.data))
         self.sampler = Sampler(len(self.trained), recipe.batch_size, recipe.seed, rank(), world())
+        _check_parts(recipe)
         self.augment = family(recipe.views, recipe.image_size, mean, std)
         colours = (torch.tensor(numbers, device=device).view(1, 3, 1, 1) for numbers in (mean, std))
         crop = recipe.image_size / max(recipe.resize, recipe.image_size)

@@ -39,7 +39,7 @@ def found(value: Any) -> str:
         case bool():
             return f"the word {str(value).lower()}"
         case int() | float():
-            return f"the number {value}"
+            return f"the number {str(value)[:60]}"
     return "a list" if isinstance(value, list) else "keys with values"
 
 
@@ -60,7 +60,7 @@ def sentences(error: ValidationError, model: type[BaseModel], label: str) -> Ite
             yield keys, f"{label}: a name has {NAME_RULE}{versioned}"
         elif kind == "extra_forbidden":
             inside = f'"{".".join(map(str, keys[:-1]))}" of {label}' if keys[1:] else label
-            yield keys, f'unknown key "{last}" in {inside}{nearest(last, _known_keys(model, keys[:-1]))}'
+            yield keys, f'unknown key "{last[:60]}" in {inside}{nearest(last, _known_keys(model, keys[:-1]))}'
         elif kind != "missing":
             yield keys, f'"{place}" of {label} is {found(finding["input"])}; expected {_expected(finding)}'
     if all_findings[MOST:]:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from bench import editing, registry
 from bench.cli import app
 from pretrain import recipe as recipes
-from ringbench import places
+from ringbench import files, places
 from ringbench.stopping import Preempted
 
 SHORT = [word for change in ("epochs=1", "image_size=16", "batch_size=128", "knn_every=1") for word in ("--set", change)]
@@ -189,3 +190,24 @@ def test_a_recipe_of_ones_own_does_not_take_the_name_of_one_that_comes_with_ring
     path.write_text("extends: ir_digits\nname: iring_imagenet\n", encoding="utf-8")
     result = CliRunner().invoke(app, ["pretrain", str(path), "--device", "cpu", "--dry-run"])
     assert result.exit_code == 2 and '"iring_imagenet" is a recipe that comes with ringbench' in result.output
+
+
+def test_sigterm_before_the_first_step_asks_for_it_too(monkeypatch):
+    words = ["pretrain", "ir_digits", "--device", "cpu", *SHORT]
+    with monkeypatch.context() as patch:
+        patch.setattr("bench.pretrain._trainer", lambda *_: signal.raise_signal(signal.SIGTERM))
+        stopped = invoke(*words)
+    assert stopped.exit_code == 75 and "stopped by SIGTERM before the first step" in stopped.stderr
+    assert invoke(*words, "--resume").exit_code == 0
+
+
+def test_a_run_may_be_in_the_working_folder_and_not_in_a_file(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    refused = invoke("pretrain", "ir_digits", "--out", "file")
+    assert refused.exit_code == 2 and "'--out'" in refused.stderr
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with files.exclusive(tmp_path / "here"):
+        assert "another process is at work in" in invoke("pretrain", "ir_digits", "--device", "cpu", "--out", ".").stderr
+    assert invoke("pretrain", "ir_digits", "--device", "cpu", *SHORT, "--out", ".").exit_code == 0
+    assert (tmp_path / "here" / "log.jsonl").exists()

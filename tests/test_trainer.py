@@ -383,3 +383,26 @@ def test_a_full_disk_is_told_as_that_and_the_checkpoint_before_stays(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in tmp_path.iterdir()] == [first.name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "sentence"),
+    [
+        (["accumulate=16"], 1, "batch norm would see one image at a time: a batch of 16"),
+        (["bn_groups=16"], 1, "batch norm would see one image at a time"),
+        (["accumulate=4", "bn_groups=4"], 1, "batch norm would see one image at a time"),
+        (["accumulate=16"], 2, "a batch of 16 cannot be cut into 16 equal parts on each of 2 ranks"),
+        ([], 16, "batch norm would see one image at a time"),
+        ([], 3, "cannot be shared by 3 ranks"),
+    ],
+)
+def test_parts_of_a_batch_that_nothing_can_be_learnt_from_are_refused(changes, ranks, sentence, digits, tmp_path, monkeypatch):
+    monkeypatch.setattr("pretrain.trainer.world", lambda: ranks)
+    with pytest.raises(UsageError, match=sentence):
+        trainer(digits, tmp_path, recipe("supervised", *changes))
+
+
+def test_a_crop_of_less_than_a_pixel_is_one_of_one(digits, tmp_path):
+    one = trainer(digits, tmp_path, recipe("supervised", "resize=9999", "epochs=1"))
+    one.run()
+    assert one.monitor.crop == 1 and one.best > 0
