@@ -1,5 +1,6 @@
 """Processes that share one piece of work: their errors are told by the one that started them, with torch.multiprocessing."""
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -47,10 +48,13 @@ def _passed_on() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Libraries' notices to their authors are not printed once by every process."""
-    before = os.environ.get("PYTHONWARNINGS")
+    """Libraries' notices to their authors are not printed once by every process, nor that the others end where one has ended."""
+    logger = logging.getLogger("torch.multiprocessing.spawn")
+    level, before = logger.level, os.environ.get("PYTHONWARNINGS")
+    logger.setLevel(logging.ERROR)
     os.environ["PYTHONWARNINGS"] = "ignore::FutureWarning"
     try:
         yield
     finally:
+        logger.setLevel(level)
         os.environ.pop("PYTHONWARNINGS") if before is None else os.environ.update(PYTHONWARNINGS=before)

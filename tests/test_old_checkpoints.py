@@ -8,6 +8,7 @@ import io
 import pickle
 import struct
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -202,15 +203,7 @@ def test_a_plain_pickle_of_arrays_and_tensors_is_read_whatever_its_protocol(prot
     assert [document.tree[name].name for name in "so"] == ["numpy.ndarray of no numbers", "numpy.ndarray of O8"]
 
 
-def test_an_answer_that_cannot_be_written_is_a_named_failure(monkeypatch):
-    monkeypatch.setattr(reading.tempfile, "TemporaryDirectory", lambda **_: Missing())
-    with pytest.raises(RingbenchError, match=r"cannot be unpacked to /nowhere/.*BENCH_HOME"):
+def test_an_answer_that_cannot_be_written_is_a_named_failure(monkeypatch, tmp_path):
+    monkeypatch.setattr(reading.tempfile, "TemporaryDirectory", lambda **_: nullcontext(str(tmp_path / "nowhere")))
+    with pytest.raises(RingbenchError, match=r"cannot be unpacked to .*/nowhere/.*BENCH_HOME"):
         read(saved(WEIGHTS))
-
-
-class Missing:
-    def __enter__(self) -> str:
-        return "/nowhere"
-
-    def __exit__(self, *_: Any) -> None:
-        pass
