@@ -10,6 +10,7 @@ from typing import Any
 from bench import results
 from bench.leaderboard import Entry, Table, entries, tables
 from bench.page import page
+from bench.page import table as blank
 from ringbench import files
 from ringbench.errors import UsageError
 
@@ -37,9 +38,6 @@ SHARED = ("imageset", "selected_on", "level", "pipeline", "trunk_sha256", "certi
 
 def show(results_dir: Path, tasks: Iterable[str] = ()) -> None:
     """Print a table for each protocol. One that is wider than the terminal goes on below itself."""
-    from rich import box
-    from rich.table import Table as RichTable
-
     board = entries(results.read_all(results_dir), tasks)
     if not board:
         raise UsageError(f"no results in {results_dir}; `bench run` makes them, --results DIR says where they are")
@@ -47,7 +45,7 @@ def show(results_dir: Path, tasks: Iterable[str] = ()) -> None:
         for table in tables(board):
             rows = _cells(table)
             for columns in _that_fit(rows, out.width):
-                drawn = RichTable(title=table.protocol, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+                drawn = blank(table.protocol)
                 for column in columns:
                     drawn.add_column(rows[0][column], justify="left" if column == 1 else "right", no_wrap=True)
                 for row in rows[1:]:

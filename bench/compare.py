@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import results
-from bench.page import page
+from bench.page import page, table
 from bench.registry import Registry
 from bench.results import Record
 from imagesets import annotated
@@ -83,17 +83,14 @@ def _differences(images: AnnotatedSet, records: list[Record], predictions: list[
             continue
         scores = paired(split, split.categories, *predictions, kind, style=images.style, keypoints=images.keypoints)
         for name, score in scores.items():
-            values = [record["metrics"][f"{word}_{name}"]["value"] for record in records]
-            rows[f"{word}_{name}"] = {"values": values, "difference": score["value"], **score}
-            del rows[f"{word}_{name}"]["value"]
+            metric, difference = f"{word}_{name}", score.pop("value")
+            values = [record["metrics"][metric]["value"] for record in records]
+            rows[metric] = {"values": values, "difference": difference, **score}
     return rows
 
 
 def _show(rows: dict[str, Difference], names: list[str], title: str, headline: str) -> None:
-    from rich import box
-    from rich.table import Table
-
-    drawn = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    drawn = table(title)
     for column in ("metric", *names, "difference", "95% interval"):
         drawn.add_column(column, justify="left" if column == "metric" else "right", no_wrap=True)
     for metric in sorted(rows, key=lambda metric: metric != headline):

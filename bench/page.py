@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 WIDE = 1000  # columns where no terminal reads along: every entry keeps to one line
 
@@ -20,3 +22,8 @@ def page() -> Iterator[Console]:
     with out.capture() as captured:
         yield out
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def table(title: str) -> Table:
+    """One to be filled, with its title above on the left."""
+    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)

@@ -15,8 +15,9 @@ from ringbench import files
 from ringbench.errors import RingbenchError
 
 SCHEMA = 1
-REQUIRED = {"schema", "backbone", "task", "protocol", "seed", "status", "metric", "metrics"}
-MEASURED = {"certificate", "chance", "converged", "fingerprint", "inputs", "n_skipped", "reference", "split_hash", "trunk_sha256"}
+REQUIRED = dict.fromkeys(("schema", "backbone", "task", "protocol", "seed", "status", "metric"), object) | {"metrics": dict}
+MEASURED = dict.fromkeys(("converged", "fingerprint", "reference", "split_hash", "trunk_sha256"), object)
+MEASURED |= dict.fromkeys(("certificate", "chance", "inputs", "n_skipped"), dict)
 INPUTS = {"weights", "backbone", "protocol", "images", "dtype"}
 Record = dict[str, Any]
 
@@ -51,31 +52,33 @@ def read(path: Path) -> Record:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RingbenchError(f"{path} is not a readable result ({error}); move it away and run the cell again") from None
-    lacking = REQUIRED - set(record) if isinstance(record, dict) else REQUIRED
-    if not lacking and record["status"] != "failed":
-        lacking = (MEASURED - set(record)) | (INPUTS - set(record.get("inputs", ())))
-    if lacking:
-        raise RingbenchError(f"{path} is not a whole result: it lacks {', '.join(sorted(lacking))}; move it away")
-    measured = record["status"] != "failed"
-    kinds = {"metrics": dict} | ({"inputs": dict, "n_skipped": dict, "certificate": dict, "chance": dict} if measured else {})
-    wrong = [key for key, kind in kinds.items() if not isinstance(record[key], kind)]
-    if not wrong and measured and record["metric"] not in record["metrics"]:
-        wrong = [f"metric {record['metric']!r}"]
-    if wrong:
-        raise RingbenchError(f"{path} is not a whole result: its {wrong[0]} cannot be; move it away")
-    broken = [
-        f"{name}.{key}"
-        for name, score in record["metrics"].items()
-        for key in ("value", "ci_low", "ci_high", "n")
-        if not isinstance(score, dict) or type(score.get(key)) not in (int, float) or not math.isfinite(score[key])
-    ]
-    if broken:
-        raise RingbenchError(f"{path} is not a whole result: {broken[0]} of its metrics is no number; move it away")
+    if fault := _fault(record):
+        raise RingbenchError(f"{path} is not a whole result: {fault}; move it away")
     if record["schema"] != SCHEMA:
         raise RingbenchError(f"{path} has result schema {record['schema']}, this version reads {SCHEMA}; update ringbench")
     if path.parts[-3:] != _place(record).parts:
         raise RingbenchError(f"{path} is a copy or was renamed: its content belongs in {_place(record)}; move it away")
     return record
+
+
+def _fault(record: Any) -> str | None:
+    """The first thing by which it is no whole result."""
+    record = record if isinstance(record, dict) else {}
+    measured = record.get("status") != "failed"
+    kinds = REQUIRED | MEASURED if measured else REQUIRED
+    if lacking := kinds.keys() - record.keys():
+        return f"it lacks {', '.join(sorted(lacking))}"
+    if wrong := [key for key, kind in kinds.items() if not isinstance(record[key], kind)]:
+        return f"its {wrong[0]} cannot be"
+    if measured and record["metric"] not in record["metrics"]:
+        return f"its metric {record['metric']!r} cannot be"
+    if measured and (lacking := INPUTS - record["inputs"].keys()):
+        return f"it lacks {', '.join(sorted(lacking))}"
+    for name, score in record["metrics"].items():
+        for key in ("value", "ci_low", "ci_high", "n"):
+            if not isinstance(score, dict) or type(score.get(key)) not in (int, float) or not math.isfinite(score[key]):
+                return f"{name}.{key} of its metrics is no number"
+    return None
 
 
 def read_all(results: Path) -> list[Record]:

@@ -13,6 +13,7 @@ from imagesets import annotated, masks
 from imagesets.annotated import AnnotatedSet
 from imagesets.decode import decode
 from imagesets.spec import ImagesetSpec
+from imagesets.validation import numbers
 from ringbench.errors import RingbenchError, Unavailable
 from ringbench.files import atomic_path
 from transfer.detection import predictions
@@ -51,24 +52,20 @@ def command(imageset: ImagesetSpec, data: Path, file: Path, out: Path, *, n: int
 
 def _check(images: AnnotatedSet, found: list[Record], path: Path) -> None:
     """Raises RingbenchError for predictions that are not of this set, or cannot be drawn."""
-    sizes = {image["id"]: (image["height"], image["width"]) for image in images.splits["test"].images}
+    split = images.splits["test"]
+    sizes = {image["id"]: (image["height"], image["width"]) for image in split.images}
     try:
-        document = {"images": images.splits["test"].images, "categories": images.splits["test"].categories}
-        predictions.results(document, found, "bbox", None)
+        predictions.results({"images": split.images, "categories": split.categories}, found, "bbox", None)
     except RingbenchError as error:
         raise RingbenchError(f"{path} does not fit '{images.spec.name}': {error}") from None
     for prediction in found:
         shape, points = prediction.get("segmentation"), prediction.get("keypoints", [])
         if shape is not None and masks.is_broken(shape, *sizes[prediction["image_id"]]):
             raise RingbenchError(f"{path}: a mask of image {prediction['image_id']} is broken, or of another size than the image")
-        if not isinstance(points, list) or len(points) % 3 or not all(map(_drawable, points)):
+        if not isinstance(points, list) or len(points) % 3 or numbers(points, len(points)) is None:
             raise RingbenchError(f"{path}: keypoints of image {prediction['image_id']} are not x, y, v for each")
-        if not all(map(_drawable, prediction["bbox"])):
+        if numbers(prediction["bbox"], 4) is None:
             raise RingbenchError(f"{path}: the box {prediction['bbox']} of image {prediction['image_id']} lies nowhere near it")
-
-
-def _drawable(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 2**31  # nor NaN
 
 
 def side_by_side(images: AnnotatedSet, image: Record, truths: list[Record], found: list[Record], heading: str) -> Image.Image:

@@ -180,7 +180,7 @@ def _ends(path: str) -> bool:
 def _usable(annotation: Record, image: Record, report: Report, *, training: bool, n_keypoints: int | None) -> bool:
     """Complete the annotation, report what is wrong with it, and say whether to keep it."""
     label = _label(annotation, image)
-    if (box := _numbers(annotation.get("bbox"), 4)) is None:
+    if (box := numbers(annotation.get("bbox"), 4)) is None:
         report.add("box that is not four numbers: left out", label)
         return False
     for flag in ("iscrowd", "difficult") if "difficult" in annotation else ("iscrowd",):
@@ -198,7 +198,7 @@ def _usable(annotation: Record, image: Record, report: Report, *, training: bool
         annotation["segmentation"] = mask
     x, y, width, height = box
     area = annotation.get("area")
-    if _numbers([area], 1) is None or area < 0:
+    if numbers([area], 1) is None or area < 0:
         annotation["area"] = width * height
         if area is not None:
             report.add("area that is no number from 0 up: that of the box taken", label)
@@ -222,7 +222,7 @@ def _complete_keypoints(annotation: Record, n_keypoints: int | None) -> bool:
     annotation.pop("num_keypoints", None)
     if n_keypoints is None:
         return True
-    points = _numbers(found or none, len(none))
+    points = numbers(found or none, len(none))
     annotation["keypoints"] = points or none
     annotation["num_keypoints"] = sum(v > 0 for v in annotation["keypoints"][2::3])
     return points is not None
@@ -246,7 +246,7 @@ def _id(annotation: Record, key: str) -> int | None:
     return value if type(value) is int and abs(value) < 2**53 else None
 
 
-def _numbers(values: Any, length: int) -> list[float] | None:
+def numbers(values: Any, length: int) -> list[float] | None:
     """None where it is no list of so many numbers of 32 bits: no place in an image has larger ones."""
     fit = isinstance(values, list) and len(values) == length
     return values if fit and all(type(value) in NUMBERS and abs(value) < 2**31 for value in values) else None

@@ -109,35 +109,45 @@ def overlays(draw) -> str:
     return "\n".join(lines) + draw(st.sampled_from(["\n", "", "\n\n"]))
 
 
+def placed(tmp_path_factory, text: str) -> tuple[Path, registry.Registry]:
+    """A registry of that text, and what it means."""
+    path = tmp_path_factory.mktemp("home") / "registry.yaml"
+    path.write_bytes(text.encode())
+    return path, sound(path)
+
+
+def sound(path: Path) -> registry.Registry:
+    known, problems = registry.check(path)
+    assert problems == []
+    return known
+
+
+def assert_same_entries(before: registry.Registry, after: registry.Registry) -> None:
+    assert (before.backbones, before.imagesets, before.protocols) == (after.backbones, after.imagesets, after.protocols)
+
+
 @given(overlays())
 @settings(deadline=None, max_examples=60)
 def test_any_sound_layout_keeps_its_lines_and_its_meaning(tmp_path_factory, text: str):
-    path = tmp_path_factory.mktemp("home") / "registry.yaml"
-    path.write_bytes(text.encode())
-    before, problems = registry.check(path)
-    assert problems == []
+    path, before = placed(tmp_path_factory, text)
     editing.add_backbone(path, "new", FIELDS)
     assert_only_inserted(text, path.read_bytes().decode())
-    after, problems = registry.check(path)
-    assert problems == []
+    after = sound(path)
     assert after.backbones.pop("new").title == "New"
-    assert (before.backbones, before.imagesets, before.protocols) == (after.backbones, after.imagesets, after.protocols)
+    assert_same_entries(before, after)
 
 
 @given(overlays())
 @settings(deadline=None, max_examples=60)
 def test_an_entry_is_replaced_in_any_sound_layout_and_the_others_keep_theirs(tmp_path_factory, text: str):
-    path = tmp_path_factory.mktemp("home") / "registry.yaml"
-    path.write_bytes(text.encode())
-    before, _ = registry.check(path)
+    path, before = placed(tmp_path_factory, text)
     old = [name for name in ("b0", "b1") if name in before.backbones]
     for name in old:
         editing.add_backbone(path, name, FIELDS | {"aliases": [f"new_{name}"]}, replace=True)
-    after, problems = registry.check(path)
-    assert problems == []
+    after = sound(path)
     for name in old:
         assert after.backbones.pop(name).aliases == [f"new_{name}"] and before.backbones.pop(name)
-    assert (before.backbones, before.imagesets, before.protocols) == (after.backbones, after.imagesets, after.protocols)
+    assert_same_entries(before, after)
     comments = [line.strip() for line in text.splitlines() if line.startswith("#")]
     assert [line.strip() for line in path.read_text().splitlines() if line.startswith("#")] == comments
 

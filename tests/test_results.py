@@ -103,6 +103,7 @@ DAMAGED = [
     json.dumps(record() | {"schema": results.SCHEMA} | change)
     for change in (
         {"inputs": {}},
+        {"inputs": None},
         {"metrics": {}},
         {"metrics": []},
         {"metric": "top2"},

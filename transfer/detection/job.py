@@ -122,12 +122,12 @@ def _overfit(job: Job, termination: Termination) -> None:
     """Raises RingbenchError if the detector cannot learn a few images by heart (CASES E2)."""
     cfg, split = job.cfg.clone(), job.images.splits["train"]
     points = cfg.MODEL.KEYPOINT_ON  # Detectron2 passes over images that have none
-    objects = [each for each in split.annotations if not passed_over(each) and (each["num_keypoints"] if points else True)]
+    objects = [each for each in split.annotations if not passed_over(each) and (not points or each["num_keypoints"])]
     annotated = {annotation["image_id"] for annotation in objects}
     images = [image for image in split.images if image["id"] in annotated][:FEW]
     ids = {image["id"] for image in images}
     few = replace(split, images=images, annotations=[each for each in split.annotations if each["image_id"] in ids])
-    name = f"{job.images.spec.name}/few"
+    name = data.name_of(job.images, "few")
     data.enter(name, data.records(few, job.images.category_ids), job.images)
     cfg.DATASETS.TRAIN = cfg.DATASETS.TEST = (name,)
     cfg.OUTPUT_DIR = str(job.folder / "overfit")

@@ -84,13 +84,12 @@ def measure(
             with children.working() if nproc > 1 else nullcontext():
                 launch(work, nproc, dist_url="auto", args=(job,))
             backbone.verify()
-    finished = _read(folder / "finished.json")
-    found = folder / "predictions.json"
-    if not found.exists() or finished.get("predictions_sha256") != files.sha256_file(found):
-        raise RingbenchError(f"{folder / 'predictions.json'} is not what this run wrote; --force trains and predicts again")
+    finished, predictions = _read(folder / "finished.json"), folder / "predictions.json"
+    if not predictions.exists() or finished.get("predictions_sha256") != files.sha256_file(predictions):
+        raise RingbenchError(f"{predictions} is not what this run wrote; --force trains and predicts again")
     if begun := finished.get("begun"):
         notes.append(f"training was cut short and gone on with at iteration {begun:,}")
-    scores = _scores(cfg, images, folder / "predictions.json", seed)
+    scores = _scores(cfg, images, predictions, seed)
     return {
         "metrics": {f"{WORDS[kind]}_{name}": score for kind, found in scores.items() for name, score in found.metrics.items()},
         "per_class": {WORDS[kind]: found.per_class for kind, found in scores.items()},
@@ -103,7 +102,7 @@ def measure(
         "val_scores": None,
         "grid_edge": False,
         "converged": None,
-        "run": {"folder": str(folder), "predictions": str(folder / "predictions.json"), **finished},
+        "run": {"folder": str(folder), "predictions": str(predictions), **finished},
         "annotations": {split: part.report for split, part in images.splits.items()},
         "notes": notes,
     }

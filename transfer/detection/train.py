@@ -65,13 +65,13 @@ class Trainer(DefaultTrainer):
         try:
             self.resume_or_load(resume=True)
         except Exception as error:  # whatever is wrong with the file, the sentence is the same
-            reason = (str(error) or type(error).__name__).splitlines()[0]
             raise RingbenchError(
-                f"the last checkpoint in {self.cfg.OUTPUT_DIR} cannot be gone on from ({reason}); --force begins again"
+                f"the last checkpoint in {self.cfg.OUTPUT_DIR} cannot be gone on from ({_reason(error)}); --force begins again"
             ) from error
         if comm.is_main_process():
+            last = Path(self.checkpointer.get_checkpoint_file())
             for path in Path(self.cfg.OUTPUT_DIR).glob("model_*.pth"):  # Detectron2 forgets those of an earlier process
-                if str(path) != self.checkpointer.get_checkpoint_file():
+                if path != last:
                     path.unlink()
         return self.start_iter
 
@@ -115,9 +115,7 @@ class Checkpointer(DetectionCheckpointer):
         except (OSError, RuntimeError) as error:  # torch says of a full disk only that the writer failed
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
-            raise RingbenchError(
-                f"{path} cannot be written ({str(error).splitlines()[0]}): is the disk full? Make room; {AGAIN}"
-            ) from error
+            raise RingbenchError(f"{path} cannot be written ({_reason(error)}): is the disk full? Make room; {AGAIN}") from error
 
     def _log_incompatible_keys(self, incompatible) -> None:
         """Called for a checkpoint with other tensors than the model, which would keep its first ones without a word."""
@@ -128,6 +126,10 @@ class Checkpointer(DetectionCheckpointer):
     def tag_last_checkpoint(self, last_filename_basename: str) -> None:
         files.sync(Path(self.save_dir, last_filename_basename))
         files.write_text(Path(self.save_dir, "last_checkpoint"), last_filename_basename)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 class _Batches:
